@@ -24,7 +24,7 @@ from typing import Any
 from repro.core.paths import project_root
 from repro.records.record import Record
 from repro.records.results import open_results
-from repro.reports.files import ALTERED
+from repro.reports.files import ALTERED_MARK
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import ColumnSpec
@@ -104,7 +104,7 @@ def differences(root: Path) -> list[Difference]:
     results, records = open_results(root), dict[str, Record]()
     tables, homes = dict[str, Figures](), defaultdict[str, tuple[str, ...]](tuple)
     for name in results.tables():
-        content = experiment_file(name.partition(ALTERED)[0])
+        content = experiment_file(name.partition(ALTERED_MARK)[0])
         if section := content.get("table"):
             members = results.records(results.members(name))
             for record in members:

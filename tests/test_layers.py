@@ -17,7 +17,7 @@ import pytest
 
 import repro
 from repro.core.paths import project_root
-from repro.experiments.hydra_private import TRIED
+from repro.experiments.hydra_private import TRIED_VERSIONS
 
 SOURCE = Path(repro.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -206,7 +206,7 @@ def test_private_parts_of_hydra_are_imported_in_one_file_and_none_is_replaced() 
     assert not [path for path in (*FILES, *plugins) if any(map(assigned.match, text(path).split("\n")))]
 
 
-@pytest.mark.parametrize(("library", "tried"), TRIED.items())
+@pytest.mark.parametrize(("library", "tried"), TRIED_VERSIONS.items())
 def test_private_parts_were_tried_with_the_version_that_is_installed(library: str, tried: str) -> None:
     assert version(library).split(".")[:2] == tried.split(".")[:2], "the last number is of mended faults"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import KnownStep, Logits, Network, Step
@@ -42,7 +42,7 @@ def beside(
     target: Network, heads: Network, count: int, device: Device | None = None
 ) -> tuple[Device, dict[str, Session]]:
     """Sessions of a target and its heads, on a machine that costs nothing unless there is another."""
-    device = device or EmulatedDevice(FREE)
+    device = device or EmulatedDevice(FREE_MACHINE)
     model_cost = ModelCost(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
     return device, {
         "target": Session(Engine("target", device, MODEL_COST, target, RESIDENT)),

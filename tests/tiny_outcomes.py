@@ -44,7 +44,7 @@ from repro.models.analysis.likelihood import Reader
 from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
 from repro.records.record import content_hash
-from repro.scenarios.base import WEIGHTS, metric_versions
+from repro.scenarios.base import WEIGHT_VERSIONS, metric_versions
 from repro.scenarios.generation import scenario as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer
@@ -369,7 +369,7 @@ def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
 
 def dataset_outcomes() -> Iterator[tuple[str, Outcome]]:
     """The prompt and the continuations that every dataset makes of an invented row."""
-    own = {"prompts": WEIGHTS["prompts"]}
+    own = {"prompts": WEIGHT_VERSIONS["prompts"]}
     for name, one in INVENTED.items():
         config = read_config(name)
         asked = dataset_asked(json.loads(json.dumps(asdict(config))))

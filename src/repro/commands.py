@@ -27,7 +27,7 @@ from repro.core.registry import require_choice, unknown
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 """What `ArgumentParser.add_argument` takes: the names, and what is said of them."""
 
-OUTPUTS = Path("outputs/results")
+OUTPUTS_FOLDER = Path("outputs/results")
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {}
 """What runs each verb with its words and returns the exit status."""
 
@@ -77,16 +77,16 @@ def tell(wrong: object, status: int) -> int:
 def main() -> None:
     """The command `repro`."""
     prepare_process()
-    first = sys.argv[1] if len(sys.argv) > 1 else ""
-    if first in VERBS:
-        sys.exit(run(first, sys.argv[2:]))
-    if first == "--version":
+    first_word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if first_word in VERBS:
+        sys.exit(run(first_word, sys.argv[2:]))
+    if first_word == "--version":
         from repro.core.version import version
 
         print(f"repro {version()}")
         return
-    if first.isalpha():
-        sys.exit(tell(f"{unknown('verb', first, VERBS)}; a setting is NAME=VALUE", 2))
+    if first_word.isalpha():
+        sys.exit(tell(f"{unknown('verb', first_word, VERBS)}; a setting is NAME=VALUE", 2))
     from repro.experiments.cli import main as run_cells
 
     run_cells()
@@ -98,7 +98,7 @@ def main() -> None:
 @verb(
     argument("tables", nargs="*", metavar="TABLE", help="all that were made when none is given"),
     argument("--format", nargs="+", dest="formats", metavar="FORMAT", help="md, csv, tex, png, pdf, bib"),
-    argument("--results", type=Path, default=OUTPUTS, help="a folder of results"),
+    argument("--results", type=Path, default=OUTPUTS_FOLDER, help="a folder of results"),
     argument("--out", type=Path, help="folder for the tables; that of the results by default"),
     argument("--convert", type=Path, metavar="FOLDER", help="a folder of the former layout"),
     argument("--pack", type=Path, metavar="FOLDER", help="a folder whose records go to git"),
@@ -188,7 +188,7 @@ def errors(papers: Sequence[str], results: Path, out: Path | None) -> None:
 
 
 @verb(
-    argument("--results", type=Path, default=OUTPUTS, help="a folder of results"),
+    argument("--results", type=Path, default=OUTPUTS_FOLDER, help="a folder of results"),
     argument("--experiment", metavar="NAME", help="only cells that it made or shows"),
     argument("--out", type=Path, default=Path("cells.parquet"), help="the file, .parquet or .csv"),
 )
@@ -233,13 +233,15 @@ def show(cell: str | None, compute: bool, full: bool, data: str | None, results:
     """
     from repro.experiments.answers_screen import show_answers
 
-    show_answers(cell, [results] if results else [OUTPUTS, project_root() / "results"], data, compute, full)
+    show_answers(
+        cell, [results] if results else [OUTPUTS_FOLDER, project_root() / "results"], data, compute, full
+    )
 
 
 @verb(
     argument("a", metavar="A", help="a record's key or its beginning, a table's CSV, a folder of results"),
     argument("b", metavar="B", help="the same kind of thing"),
-    argument("--results", type=Path, default=OUTPUTS, help="folder of the records"),
+    argument("--results", type=Path, default=OUTPUTS_FOLDER, help="folder of the records"),
     argument("--all", action="store_true", dest="show_all", help="also print figures that are equal"),
     argument(
         "--worse-than", metavar="5%", help="exit with 1 if a figure is worse by more than that, or gone"
@@ -262,11 +264,11 @@ def compare(a: str, b: str, results: Path, show_all: bool, worse_than: str | Non
 
     share = None if worse_than is None else comparing.share_of(worse_than)
     if Path(a).exists() and Path(b).exists():
-        compared = comparing.compare_tables(Path(a), Path(b))
-        comparing.show_tables(screen(), compared, show_all)
+        figures = comparing.compare_tables(Path(a), Path(b))
+        comparing.show_tables(screen(), figures, show_all)
     else:
-        compared = comparing.show_records(screen(), open_results(results), (a, b))
-    return 0 if share is None else comparing.show_worse(screen(), compared, share)
+        figures = comparing.show_records(screen(), open_results(results), (a, b))
+    return 0 if share is None else comparing.show_worse(screen(), figures, share)
 
 
 @verb(

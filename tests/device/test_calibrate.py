@@ -31,7 +31,7 @@ def test_slow_calls_do_not_raise_the_time_of_a_call() -> None:
         # Every second call meets somebody else's work.
         measure.WallClock().wait_until(0.002 + 0.02 * (len(calls) % 2))
 
-    assert measure.seconds_each(work, 0.0, least=8) == pytest.approx(0.002, abs=0.002)
+    assert measure.seconds_each(work, 0.0, least_runs=8) == pytest.approx(0.002, abs=0.002)
     assert len(calls) == 9
 
 

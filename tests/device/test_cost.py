@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
-from repro.device.cost import FREE, Curve, Flash, share
+from repro.device.cost import FREE_MACHINE, Curve, Flash, share
 from repro.device.op import Op
 from tiny import processor, toy
 
@@ -109,7 +109,7 @@ def test_the_fastest_processor_depends_on_the_precision() -> None:
 
 def test_on_the_free_machine_nothing_takes_time() -> None:
     for op in (Op("cpu", "k", "a", flops=1e12, bytes=1e12), Op("flash", "load", "a", bytes=1e12)):
-        demand = FREE.demand(op)
+        demand = FREE_MACHINE.demand(op)
         assert (demand.launch, demand.work, demand.bandwidth) == (0.0, 0.0, 0.0)
 
 

@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.cost import Machine, Processor
-from repro.device.device_file import FITTED_TO, SOURCES, facts, machine
+from repro.device.device_file import FACT_SOURCES, FITTED_TO, facts, machine
 from repro.device.engines import screen
 from repro.device.engines.engine_file import (
     device_file,
@@ -83,7 +83,7 @@ def test_every_number_says_where_it_comes_from(name: str) -> None:
     found = list(facts(DEVICES[name]))
     assert len(found) >= (15 if name in OF_PAPERS else 10)
     for fact in found:
-        assert fact.source in SOURCES
+        assert fact.source in FACT_SOURCES
         assert fact.note or fact.cells, f"{name}: {fact.path} says neither place nor reason"
 
 

@@ -15,7 +15,7 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (
     OWN,
-    STANDING,
+    STAND_IN_ENGINES,
     device_file,
     device_with_engine,
     engine_files,
@@ -281,7 +281,7 @@ def test_a_device_of_a_paper_names_its_engine_and_says_nothing_of_programs() -> 
     assert named == 13
 
 
-@pytest.mark.parametrize("name", [name for name in engine_files() if name not in STANDING])
+@pytest.mark.parametrize("name", [name for name in engine_files() if name not in STAND_IN_ENGINES])
 def test_every_engine_composes_and_fits_a_device(name: str) -> None:
     one = read_engine(name)
     devices = {path.stem: read_mapping(path) for path in (conf_dir() / "device").glob("*.yaml")}

@@ -174,7 +174,7 @@ def test_another_kind_of_host_may_differ_a_little_and_at_ties(
     far = replace(record, values={**record.values, "decode_seconds": seconds * 1.01})
     found = verdict(project, far)
     assert (found.state, "another kind of host" in found.reason) == ("different", True)
-    monkeypatch.setattr(checking, "TIE", 1e9)
+    monkeypatch.setattr(checking, "TIE_MARGIN", 1e9)
     assert verdict(project, far).state == "tie"
 
 

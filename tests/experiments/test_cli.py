@@ -10,7 +10,7 @@ import pytest
 
 import wandb_logs
 from perfetto_rule import dropped
-from repro.experiments.cli import WIDE
+from repro.experiments.cli import SCREEN_WIDTH
 from tiny_project import Project
 
 QUICK = "experiment=quickstart"
@@ -55,7 +55,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "n: 2 cells, 2 prompts a cell" in shown
     assert "| Flash-AR (not run) | — |" in shown
     row = next(line for line in done.stdout.splitlines() if line.strip().startswith("Chain-SD (8)"))
-    assert 80 < len(row.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
+    assert 80 < len(row.rstrip()) <= SCREEN_WIDTH, "a table in a pipe was squeezed to 80 columns"
     assert "EdgeLLM" in done.stdout
 
     timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json.gz"))

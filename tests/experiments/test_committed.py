@@ -20,14 +20,14 @@ from repro.core.paths import project_root
 from repro.experiments.plan import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
 from repro.records.results import Results, open_results
-from repro.records.store import OF_A_WRITER
+from repro.records.store import WRITER_NAME
 from repro.reports.fidelity.index import write_index
 from repro.reports.files import table_names, write_all
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
-from repro.reports.tables.bands import BANDS
+from repro.reports.tables.bands import BANDS_PATH
 from same_text import FRACTION, same_text
 
 RESULTS = project_root() / "results"
@@ -51,7 +51,7 @@ def test_there_are_few_files_and_they_are_small() -> None:
     assert sum(files().values()) < 42e6
     assert len(committed().tables()) > 80
     assert committed().problems() == []
-    loose = [path for path in files() if OF_A_WRITER.fullmatch(path.name)]
+    loose = [path for path in files() if WRITER_NAME.fullmatch(path.name)]
     assert loose == [], "bring them together with `repro table --pack results`"
 
 
@@ -99,7 +99,7 @@ def different_files(tables: Iterable[str]) -> list[str]:
 def test_no_value_lies_outside_of_its_band() -> None:
     """Ends are written with four digits. A band of other cells than its figure's stands nowhere."""
     outside, banded = [], 0
-    with (RESULTS / BANDS).open(encoding="utf-8") as file:
+    with (RESULTS / BANDS_PATH).open(encoding="utf-8") as file:
         lines = [(line["value"], line) for line in csv.DictReader(file)]
     for path in RESULTS.glob("*/*/table.csv"):
         with path.open(encoding="utf-8") as file:

@@ -27,11 +27,11 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_help_fits_a_screen() -> None:
     lines = help.help_text().splitlines()
     assert 20 < len(lines) <= 40
-    assert max(map(len, lines)) <= help.WIDTH
+    assert max(map(len, lines)) <= help.HELP_WIDTH
 
 
 def test_help_s_names_and_settings_exist() -> None:
-    for group, names in help.SHOWN:
+    for group, names in help.HELP_GROUPS:
         assert set(names) <= set(choices.names(group)), group
     text = help.help_text()
     for word in ("chain_sd*", "oneplus_12*", "smollm2_135m*", "humaneval*", "prompts=10", "sweep=run"):

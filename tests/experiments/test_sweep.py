@@ -22,7 +22,7 @@ from repro.experiments.sweep import Sweep
 from repro.methods.edgellm.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.figures.figure import draw
-from repro.scenarios.base import COSTS
+from repro.scenarios.base import COST_VERSIONS
 from tiny_project import METHODS, Project
 
 QUICK = "experiment=quickstart"
@@ -115,7 +115,7 @@ def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytes
     assert "method=std,flash_ar prompts=2" in shown
     assert "method=chain_sd prompts=2" in shown, "both commands made it"
     assert "| EdgeLLM (not run) | —" in shown
-    monkeypatch.setitem(COSTS, "cost model", 2)
+    monkeypatch.setitem(COST_VERSIONS, "cost model", 2)
     files, _ = project.table(sweep(project, methods=("std",)), "method=std")
     shown = files["md"].read_text(encoding="utf-8")
     assert "o made by an older version of a component" in shown

@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 import torch
 
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
 from repro.methods.edgellm.edgellm import EdgeLLM
@@ -332,7 +332,7 @@ def sampled(method: Method, sampling: Sampling = HOT) -> torch.Tensor:
     model_costs, counts = dict.fromkeys(tables, ONE_LAYER), torch.zeros(SMALL, SMALL, SMALL)
     for seed in range(DRAWS):
         asked = Request("", (0, 1), 3, sampling=sampling, seed=seed)
-        made = answer(method, asked, EmulatedDevice(FREE), tables, model_costs)
+        made = answer(method, asked, EmulatedDevice(FREE_MACHINE), tables, model_costs)
         counts[tuple(made.tokens)] += 1
     return counts
 
@@ -378,7 +378,7 @@ def test_text_sampled_from_the_draft_does_not(monkeypatch: pytest.MonkeyPatch) -
 def test_the_same_seed_draws_the_same_text() -> None:
     table = {"target": TableNetwork(SMALL, seed=1), "draft": TableNetwork(SMALL, seed=2)}
     asked = [Request("", (0, 1), 12, sampling=HOT, seed=seed) for seed in (5, 5, 6)]
-    texts = [answer(ChainSD(length=3), r, EmulatedDevice(FREE), table).tokens for r in asked]
+    texts = [answer(ChainSD(length=3), r, EmulatedDevice(FREE_MACHINE), table).tokens for r in asked]
     assert texts[0] == texts[1] != texts[2]
     assert chooser(GREEDY, 0).greedy
     assert not chooser(HOT, 0).greedy

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.emulated import EmulatedDevice
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
@@ -292,7 +292,7 @@ def test_the_measured_agreement_is_the_wanted_one() -> None:
 
     def correctness(draft: Network, asked: Sequence[Request]) -> float:
         networks: dict[str, Network] = {"target": target, "draft": draft}
-        made = [answer(Corrected(), request, EmulatedDevice(FREE), networks) for request in asked]
+        made = [answer(Corrected(), request, EmulatedDevice(FREE_MACHINE), networks) for request in asked]
         drafted = [r for generation in made for r in generation.rounds]
         assert len(drafted) == 100 * len(asked)
         return sum(r.accepted for r in drafted) / len(drafted)
@@ -326,7 +326,7 @@ def test_corrected_emits_the_targets_own_tokens_and_one_a_round(device: str, str
 def test_corrected_ends_where_the_answer_does(max_tokens: int) -> None:
     target, draft = tables()
     networks: dict[str, Network] = {"target": target, "draft": draft}
-    whole = answer(Corrected(), ASKED, EmulatedDevice(FREE), networks)
-    cut = answer(Corrected(), Request("r", ASKED.prompt, max_tokens), EmulatedDevice(FREE), networks)
+    whole = answer(Corrected(), ASKED, EmulatedDevice(FREE_MACHINE), networks)
+    cut = answer(Corrected(), Request("r", ASKED.prompt, max_tokens), EmulatedDevice(FREE_MACHINE), networks)
     assert cut.tokens == whole.tokens[:max_tokens]
     assert len(cut.rounds) == max_tokens - 1

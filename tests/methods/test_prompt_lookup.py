@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.prompt_lookup import PromptLookup, looked_up
@@ -48,7 +48,7 @@ class Counting(TableNetwork):
 def test_a_repeated_text_takes_a_verification_for_eleven_tokens() -> None:
     """The prompt counts to 49 and the answer counts again: ten tokens are found, the target adds one."""
     request = Request("", (*range(50), 0, 1), 1 + 3 * 11)
-    generation = answer(PromptLookup(), request, EmulatedDevice(FREE), {"target": Counting(50, 0)})
+    generation = answer(PromptLookup(), request, EmulatedDevice(FREE_MACHINE), {"target": Counting(50, 0)})
     assert generation.tokens == [*range(2, 36)]
     assert [(r.drafted, r.rows, r.emitted, r.reason) for r in generation.rounds] == [
         (10, 11, 11, "length")
@@ -57,6 +57,6 @@ def test_a_repeated_text_takes_a_verification_for_eleven_tokens() -> None:
 
 def test_a_text_without_repetition_takes_a_verification_a_token() -> None:
     generation = answer(
-        PromptLookup(), Request("", (1,), 9), EmulatedDevice(FREE), {"target": Counting(50, 0)}
+        PromptLookup(), Request("", (1,), 9), EmulatedDevice(FREE_MACHINE), {"target": Counting(50, 0)}
     )
     assert [(r.drafted, r.rows, r.emitted, r.reason) for r in generation.rounds] == [(0, 1, 1, "text")] * 8

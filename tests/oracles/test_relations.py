@@ -276,7 +276,7 @@ def test_twice_the_prompts_leave_a_mean_in_its_interval(name: str) -> None:
         }
         ends = interval(dict(list(totals.items())[:15]))
         assert ends is not None
-        whole = sum(t.above for t in totals.values()) / sum(t.below for t in totals.values())
+        whole = sum(t.numerator for t in totals.values()) / sum(t.denominator for t in totals.values())
         inside.append(ends[0] <= whole <= ends[1])
     assert sum(inside) >= 5
 

@@ -177,7 +177,7 @@ def test_files_of_lines_that_are_too_large(results: Results, monkeypatch: pytest
 def test_a_writer_begins_another_file_before_its_own_is_too_large(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repro.records.store.LARGE", 3000)
+    monkeypatch.setattr("repro.records.store.MOST_WRITER_BYTES", 3000)
     for number in range(3, 20):
         results.put(record("std", {"speed": 1.0 + number}, key=f"{number:08x}"), ROUNDS)
     files = [*results.folder.glob("0*.jsonl")]

@@ -25,7 +25,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         LINE.format(folder=str(shared / "own").replace(" ", "\\040"), kind="xfs"),
     ]
     table.write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(row_file, "MOUNTS", table)
+    monkeypatch.setattr(row_file, "MOUNTS_PATH", table)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
     monkeypatch.delenv("REPRO_SCRATCH", raising=False)
     warn.cache_clear()
@@ -34,7 +34,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("kind", "network"), [("fuse.sshfs", True), ("fuse.new", True), ("fuseblk", False)])
 def test_an_unknown_fuse_is_a_network_s(mounts: Path, kind: str, network: bool) -> None:
-    row_file.MOUNTS.write_text(LINE.format(folder="/", kind=kind), encoding="utf-8")
+    row_file.MOUNTS_PATH.write_text(LINE.format(folder="/", kind=kind), encoding="utf-8")
     assert bool(network_type(mounts)) is network
 
 

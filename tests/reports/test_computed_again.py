@@ -13,11 +13,11 @@ import pytest
 from committed_results import RESULTS
 from repro.records.record import Record
 from repro.records.results import open_results
-from repro.reports.files import ALTERED
+from repro.reports.files import ALTERED_MARK
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.build import SHORT
+from repro.reports.tables.build import SHORT_LENGTH
 from scripts.equal_workloads import differences
 
 ALL = "all relative"
@@ -139,7 +139,7 @@ def test_every_committed_table_says_what_it_leaves_out() -> None:
     results = open_results(RESULTS)
     checked = said = 0
     for name in results.tables():
-        content = experiment_file(name.partition(ALTERED)[0])
+        content = experiment_file(name.partition(ALTERED_MARK)[0])
         records = results.records(results.members(name))
         drafting = [r for r in records if r.done and "draft" in r.provenance.inputs]
         if not drafting or "title" not in content.get("table", {}):
@@ -148,7 +148,7 @@ def test_every_committed_table_says_what_it_leaves_out() -> None:
         missing: set[str] = set()
         for cell in drafting:
             if {"ttft", "prefill_seconds", "decode_seconds"} <= cell.values.keys():
-                missing |= left_out(cell, shown.get(cell.key[:SHORT], set()))
+                missing |= left_out(cell, shown.get(cell.key[:SHORT_LENGTH], set()))
         text = (RESULTS / name / "table.md").read_text(encoding="utf-8")
         notes = [line.partition(LINE)[2] for line in text.splitlines() if LINE in line]
         parts = {part.partition(" (")[0] for note in notes for part in note.split("; ")}

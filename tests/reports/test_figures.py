@@ -16,9 +16,9 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.reports.figures.charts import Series, series
-from repro.reports.figures.figure import KINDS, draw, frame
-from repro.reports.figures.paint import BASELINES, OURS, canvas, colour
-from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
+from repro.reports.figures.figure import CHARTS, draw, frame
+from repro.reports.figures.paint import BASELINE_COLOURS, OUR_COLOUR, canvas, colour
+from repro.reports.figures.palette import SYSTEM_LABELS, Palette, load_palette
 from repro.reports.figures.shown import Content, figure_content, figure_title, origin
 from repro.reports.tables.table import Table
 
@@ -66,11 +66,11 @@ KIND = {
     "lines": table(LINES),
     "curves": table({"kind": "curves", "columns": ["edgellm"], "x": "sp", "panel": "device"}),
 }
-SP, EDGELLM = BASELINES[1], OURS
+SP, EDGELLM = BASELINE_COLOURS[1], OUR_COLOUR
 """Their colours: the second baseline of the list, and the paper's own."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHARTS)
 def test_the_same_table_gives_the_same_bytes_and_other_figures_give_others(kind: str) -> None:
     given = KIND[kind]
     first = draw(given)
@@ -83,7 +83,7 @@ def test_the_same_table_gives_the_same_bytes_and_other_figures_give_others(kind:
 
 def bars(kind: str) -> list[tuple[float, float, str]]:
     """Left edge, width and colour of every bar, from the top."""
-    picture, _ = KINDS[kind](content(KIND[kind]))
+    picture, _ = CHARTS[kind](content(KIND[kind]))
     found = [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
     found.sort(key=lambda bar: (round(bar.get_y() + bar.get_height() / 2, 6), bar.get_x()))
     return [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor())) for bar in found]
@@ -100,7 +100,7 @@ SHOWN = {SP: [10, 20, 40, 1, 2, 4], EDGELLM: [20, 80, 2, 4, 8]}
 
 def test_a_group_has_a_bar_a_column_and_on_a_logarithmic_axis_a_dot() -> None:
     assert {shade: [w for _, w, own in bars("grouped") if own == shade] for shade in SHOWN} == SHOWN
-    picture, keys = KINDS["grouped"](content(table({**GROUPED, "log": True})))
+    picture, keys = CHARTS["grouped"](content(table({**GROUPED, "log": True})))
     (panel,) = picture.axes
     assert panel.get_xscale() == "log"
     assert not panel.patches, "a bar would begin anywhere"
@@ -114,7 +114,7 @@ def test_a_group_has_a_bar_a_column_and_on_a_logarithmic_axis_a_dot() -> None:
 )
 def test_a_bar_that_would_be_invisible_beside_others_is_a_dot(values: tuple[float, ...], scale: str) -> None:
     records = [record(m, {"x": value}) for m, value in zip(METHODS, values, strict=True)]
-    picture, _ = KINDS["bars"](content(built(records, [column("x")], figure={"columns": ["x"]})))
+    picture, _ = CHARTS["bars"](content(built(records, [column("x")], figure={"columns": ["x"]})))
     (panel,) = picture.axes
     assert (panel.get_xscale(), bool(panel.patches)) == (scale, scale == "linear")
 
@@ -136,7 +136,7 @@ def test_a_line_is_a_column_in_the_panel_of_its_label_by_rising_x() -> None:
 
 
 def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None:
-    picture, keys = KINDS["lines"](content(KIND["lines"]))
+    picture, keys = CHARTS["lines"](content(KIND["lines"]))
     assert [axes.get_title(loc="left") for axes in picture.axes] == ["board", "phone"]
     assert [marks(axes, "D") for axes in picture.axes] == [[], [[(256, 3), (256, 5)]]]
     (diamonds,) = (line for line in picture.axes[1].lines if line.get_marker() == "D")
@@ -146,7 +146,7 @@ def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None
 
 
 def test_a_level_is_a_line_and_no_bar() -> None:
-    picture, keys = KINDS["grouped"](content(table({**GROUPED, "columns": ["sp"], "level": "edgellm"})))
+    picture, keys = CHARTS["grouped"](content(table({**GROUPED, "columns": ["sp"], "level": "edgellm"})))
     assert [key.get_label() for key in keys] == ["SP", "EDGELLM"]
     assert len(picture.axes[0].patches) == 6
     dashed = [c for c in picture.axes[0].collections if c.get_linestyle()[0][1] is not None]
@@ -212,7 +212,7 @@ def test_a_bar_shows_our_value_its_interval_and_what_was_published(
     axis: tuple[float, float],
     interval: list[float],
 ) -> None:
-    picture, _ = KINDS[kind](content(row_of(values, {"kind": kind, "columns": ["x"]}, changes)))
+    picture, _ = CHARTS[kind](content(row_of(values, {"kind": kind, "columns": ["x"]}, changes)))
     panel = picture.axes[0]
     assert [text.get_text() for text in panel.texts] == [words]
     assert panel.get_xlim() == axis
@@ -224,10 +224,10 @@ def test_a_bar_shows_our_value_its_interval_and_what_was_published(
 
 def test_a_system_has_one_colour_in_every_kind_and_the_paper_s_own_stands_out() -> None:
     for kind in ("lines", "dots"):
-        picture, keys = KINDS[kind](content(KIND[kind]))
+        picture, keys = CHARTS[kind](content(KIND[kind]))
         assert [to_hex(key.get_color()) for key in keys[:2]] == [SP, EDGELLM]  # type: ignore[attr-defined]
     assert {shade for *_, shade in bars("grouped")} == {SP, EDGELLM}
-    frame(picture, "T", keys, "below", bold="EDGELLM")
+    frame(picture, "T", keys, "below", bold_text="EDGELLM")
     (legend,) = picture.legends
     assert {text.get_text(): text.get_fontweight() for text in legend.get_texts()}["EDGELLM"] == "bold"
     assert not {SP, EDGELLM} & {colour(i) for i in range(8)}, "no other series looks like a system"
@@ -240,12 +240,12 @@ def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None
     assert len(papers) >= 6
     for paper in papers:
         palette = load_palette(str(paper))
-        labels = [{label: str(value)} for label in SYSTEMS for value in names[paper].get(label, {})]
+        labels = [{label: str(value)} for label in SYSTEM_LABELS for value in names[paper].get(label, {})]
         there = {system for label in labels for system in palette.systems_of(label)}
         assert there <= set(palette.systems), paper
-        assert palette.colours([palette.own_system]) == {palette.own_system: OURS}
+        assert palette.colours([palette.own_system]) == {palette.own_system: OUR_COLOUR}
         assert len(set(palette.colours(palette.systems).values())) == len(palette.systems)
-    assert OURS not in Palette("none").colours(["A", "B"]).values()
+    assert OUR_COLOUR not in Palette("none").colours(["A", "B"]).values()
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "colours.yaml").write_text("mine: [A, A]", encoding="utf-8")
     with pytest.raises(InputError, match="mine: 'A' stands twice"):

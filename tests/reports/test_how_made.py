@@ -13,7 +13,7 @@ from records import record
 from repro.core.paths import project_root
 from repro.records.record import Record
 from repro.records.results import open_results
-from repro.reports.reference.names import OF_STAND_INS
+from repro.reports.reference.names import STAND_INS_PREFIX
 from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.table import Table
 
@@ -58,7 +58,7 @@ def table_of(checkpoint: dict[str, Any], **config: Any) -> Table:
     """The table of a cell whose weights are another model's than the billed one's."""
     config |= {"target": {"checkpoint": checkpoint}}
     cell = record("lever", {"x": 1.0}, labels={"target": "Qwen3-8B"}, weights="proxy", config=config)
-    return built([cell], [column("x")], footnotes=[f"{OF_STAND_INS}SmolLM2 computes.", "Five prompts."])
+    return built([cell], [column("x")], footnotes=[f"{STAND_INS_PREFIX}SmolLM2 computes.", "Five prompts."])
 
 
 @pytest.mark.parametrize(

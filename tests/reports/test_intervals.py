@@ -63,7 +63,7 @@ def test_draws_are_those_of_every_process() -> None:
 def test_pairing_removes_what_prompts_share() -> None:
     """Twice as fast on every prompt is exactly twice as fast, however much prompts differ."""
     slow = {f"{i}": Total(10.0, 1.0 + i) for i in range(8)}
-    fast = {name: Total(10.0, total.below / 2) for name, total in slow.items()}
+    fast = {name: Total(10.0, total.denominator / 2) for name, total in slow.items()}
     assert paired_interval(fast, slow, "ratio") == pytest.approx((2.0, 2.0))
     low, high = paired_interval(fast, slow, "difference") or (0.0, 0.0)
     assert 0 < low < high

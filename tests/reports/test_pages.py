@@ -203,7 +203,7 @@ def test_fitted_heads_have_no_measurement() -> None:
 
 def test_places_stand_over_their_children_and_never_on_each_other() -> None:
     found = form(DiagramSpec("theirs", match=PAIR, width=16))
-    places = drawing._places(found)
+    places = drawing._node_positions(found)
     assert len(set(places.values())) == len(places) == 16
     for path, (x, y) in places.items():
         assert y == len(path)
@@ -247,7 +247,7 @@ def test_what_cannot_be_drawn_is_said(content: dict[str, Any], sentence: str) ->
 
 def test_heads_without_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="smollm2_135m_medusa"):
-        searches.recorded("smollm2_135m_medussa")
+        searches.read_ranks("smollm2_135m_medussa")
     monkeypatch.setattr(searches, "open_checkpoint", lambda checkpoint: tmp_path)
     with pytest.raises(InputError, match=r"no recorded ranks: workshop\.training\.head_ranks"):
-        searches.recorded("smollm2_135m_medusa")
+        searches.read_ranks("smollm2_135m_medusa")

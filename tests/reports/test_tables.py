@@ -25,7 +25,7 @@ from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
 from repro.reports.tables.bands import Band, cells_digest
-from repro.reports.tables.build import SHORT, build
+from repro.reports.tables.build import SHORT_LENGTH, build
 from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
@@ -218,7 +218,7 @@ class TestBuild:
     def test_a_band_is_of_the_cells_that_a_figure_is_made_from(self) -> None:
         records = [record(method, {"speed": 2.0}) for method in ("flash_ar", "edgellm")]
         spec = table_spec("table", {"title": "T", **by("method"), "columns": [column("speed")]})
-        band = Band((1.0, 3.0), cells_digest([records[1].key[:SHORT]]))
+        band = Band((1.0, 3.0), cells_digest([records[1].key[:SHORT_LENGTH]]))
         bands = {("table", method, "speed"): band for method in ("edgellm", "flash_ar")}
         found = lines(build(spec, records, {}, bands=bands))
         assert [found[row, "speed"]["band_low"] for row in ("edgellm", "flash_ar")] == ["1.0", ""]

@@ -60,7 +60,7 @@ class Uncalibrated(Halved):
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
     """No model is kept from the test before."""
-    scenario._compressed.clear()
+    scenario._compressed_decoders.clear()
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_calls_count_verifications_and_their_rows() -> None:
     answers, _ = invented()
     assert figures.calls(answers) == {"prompts": 2, "target_calls": 3, "verification_width": 10 / 3}
     none = {"prompts": 2, "target_calls": 0, "verification_width": None}
-    assert figures.calls(answers, verified=False) == none
+    assert figures.calls(answers, has_verifier=False) == none
 
 
 def test_outcome_and_rounds_keep_the_order() -> None:

@@ -135,7 +135,7 @@ def forgotten_power(run: Run) -> Run:
 def unread_layer(run: Run) -> Run:
     """A layer was read two times too seldom: once may be the read ahead of a pass that never came."""
     spans = run[2].trace.spans
-    first = next(span.name for span in spans if trace_laws.STREAMED.fullmatch(span.name))
+    first = next(span.name for span in spans if trace_laws.STREAMED_LOAD.fullmatch(span.name))
     for span in [span for span in spans if span.name == first][:2]:
         spans.remove(span)
     return run

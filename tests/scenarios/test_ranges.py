@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import pytest
 
 from repro.core.paths import project_root
-from repro.device.facts.holds import HOLDS
+from repro.device.facts.holds import HOLDS_KEY
 from repro.experiments.composing import load_components
-from repro.experiments.tables import of_today
+from repro.experiments.tables import with_current_conf
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.scenarios.generation.ranges import outside_ranges
@@ -34,7 +34,9 @@ def phases(sentences: Iterable[str]) -> set[str]:
 def knew_ranges(record: Record) -> bool:
     """Whether the machine that a record was made with had ranges."""
     machines = [record.provenance.config.get(group) or {} for group in ("device", "engine")]
-    return any(HOLDS in (table or {}) for part in machines for table in part.get("processors", {}).values())
+    return any(
+        HOLDS_KEY in (table or {}) for part in machines for table in part.get("processors", {}).values()
+    )
 
 
 def test_a_record_says_of_its_rounds_what_its_trace_said(results: Results) -> None:
@@ -66,7 +68,7 @@ def test_an_older_record_has_the_marks_of_a_fresh_run(results: Results, method: 
         if labels.items() <= record.labels.items()
     )
     assert not knew_ranges(older)
-    config = Replayed(None, 1, os.environ["REPRO_DATA"]).config(of_today(older))
+    config = Replayed(None, 1, os.environ["REPRO_DATA"]).config(with_current_conf(older))
     fresh = made(config).run(lambda *_: None).record.provenance.extrapolated
     assert phases(outside_ranges(older, results.rounds)) == phases(fresh)
     assert ("decode" in phases(fresh)) == (method == "chain_sd"), "Flash-AR decodes on the CPU, row by row"

@@ -17,7 +17,7 @@ from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.service import profile_of
 from repro.methods.serving.slo import Decision
 from repro.records.record import Record, Round
-from repro.reports.intervals.rounds import SERVING, totals
+from repro.reports.intervals.rounds import SERVING_RATIOS, totals
 from repro.scenarios.registry import is_current
 from repro.scenarios.serving import asked
 from repro.scenarios.serving import scenario as serving
@@ -51,11 +51,11 @@ def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture(scope="module", autouse=True)
 def nothing_open() -> Iterator[None]:
     """No model or row is kept from other tests, or for them."""
-    serving._compressed.clear()
-    asked._tokenized.clear()
+    serving._compressed_decoders.clear()
+    asked._request_cache.clear()
     yield
-    serving._compressed.clear()
-    asked._tokenized.clear()
+    serving._compressed_decoders.clear()
+    asked._request_cache.clear()
 
 
 def done(project: Project, *overrides: str) -> tuple[Record, Sequence[Round]]:
@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
     assert values["switch_seconds"] == pytest.approx(mean(switches))
     assert values["switch_seconds_max"] == pytest.approx(max(switches))
     assert values["switch_share"] == pytest.approx(sum(switches) / sum(ttft))
-    assert set(totals(record, lines)) >= {*SERVING} & {name for name, value in values.items() if value}
+    assert set(totals(record, lines)) >= {*SERVING_RATIOS} & {name for name, value in values.items() if value}
     assert values["ttft"] == pytest.approx(mean(ttft))
     assert values["read_share"] == pytest.approx(mean(column(lines, "read")) / (SPARE + REQUEST))
     assert (values["prompt_tokens"], values["chance"]) == (SPARE + REQUEST, 50.0)

@@ -21,7 +21,7 @@ from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.reports.comparison.comparison import Comparison as Comparison
 from repro.reports.comparison.comparison import Figure, in_unit
-from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, export, tidy
+from repro.reports.figures.paint import GREY, OUR_COLOUR, PAPER_COLOUR, canvas, export, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.benchmarks.alternating import Interval, ends
 from workshop.benchmarks.pair_emulated import PACE, EmulatedMachine, Predictions, target_texts, verdict
@@ -250,11 +250,11 @@ def draw(figures: pd.DataFrame) -> bytes:
     for panel, part in zip(panels, parts, strict=True):
         shown = figures[(figures["part"] == part) & figures["ratio"].notna()][::-1]
         for at, r in enumerate(shown.itertuples()):
-            panel.barh(at, r.ratio, color=OURS, height=0.6)
+            panel.barh(at, r.ratio, color=OUR_COLOUR, height=0.6)
             if r.ratio_interval:
                 panel.hlines(at, *r.ratio_interval, color=GREY, linewidth=1.2)
             if pd.notna(r.emulated_ratio):
-                panel.plot(r.emulated_ratio, at, "D", color=PAPER, markersize=4)
+                panel.plot(r.emulated_ratio, at, "D", color=PAPER_COLOUR, markersize=4)
         panel.axvline(1.0, color=GREY, linewidth=0.8)
         panel.set_yticks(range(len(shown)), list(shown["arm"] + ", " + shown["dataset"]), fontsize=6)
         panel.set_title(part, fontsize=9)

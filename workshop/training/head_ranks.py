@@ -20,7 +20,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.experiments.plan import cell_config
 from repro.methods.base import Request
@@ -116,7 +116,7 @@ def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
     """
     if not cell.draft.model_cost.shape.medusa:
         raise InputError(f"{cell.draft.config.name} has no Medusa heads; choose a draft that has")
-    models, device, answers = {"target": cell.target, "draft": cell.draft}, EmulatedDevice(FREE), []
+    models, device, answers = {"target": cell.target, "draft": cell.draft}, EmulatedDevice(FREE_MACHINE), []
     with ExitStack() as opened, Progress(console=Console(stderr=True)) as bars:
         sessions = {}
         for role, model in models.items():

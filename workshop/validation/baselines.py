@@ -18,7 +18,7 @@ from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (
     PUBLIC,
-    STANDING,
+    STAND_IN_ENGINES,
     chip_name,
     chip_of,
     device_file,
@@ -86,7 +86,7 @@ class UsedEngine:
     def machine(self) -> Machine:
         """The device as the engine uses it, with memory for every model."""
         device = device_file(self.device)
-        chosen = {"name": self.engine} if self.engine in STANDING else read_engine(self.engine)
+        chosen = {"name": self.engine} if self.engine in STAND_IN_ENGINES else read_engine(self.engine)
         built = machine(with_engine(device, engine_of(device, chosen, self.program)))
         return replace(built, dram_budget=inf, keeps_tables=True)
 

@@ -23,9 +23,9 @@ from omegaconf import DictConfig
 
 from repro.core.errors import InputError
 from repro.core.overrides import word
-from repro.reports.spec.beside import CARRIED, BesideSetting, as_typed, beside, label
+from repro.reports.spec.beside import CARRIED_PREFIX, BesideSetting, as_typed, beside, label
 
-LATER = "@{"
+POSTPONED = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
 cells alike; these wait for the configuration of each cell."""
 
@@ -79,67 +79,69 @@ class GridSweeper(Sweeper):
         texts = [*(f"{name}={value}" for name, value in self.params.items()), *arguments]
         parser = OverridesParser.create(config_loader=self._loader)
         overrides = [*map(_uncarry, parser.parse_overrides(texts))]
-        varied = _beside(override for override in overrides if override.get_key_element().startswith(CARRIED))
-        overrides = [each for each in overrides if not each.get_key_element().startswith(CARRIED)]
+        varied = _beside(
+            override for override in overrides if override.get_key_element().startswith(CARRIED_PREFIX)
+        )
+        overrides = [each for each in overrides if not each.get_key_element().startswith(CARRIED_PREFIX)]
         axes = {override.get_key_element(): override for override in overrides}
         # The axes come first, then the command line; only that replaces settings of `cells`.
-        typed = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
-        parts = [_without(part, typed) for part in self.cells] or [{}]
+        typed_names = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
+        parts = [_without(part, typed_names) for part in self.cells] or [{}]
         counts = {name: _count(override) for name, override in axes.items()}
         total = math.prod(counts.values()) * sum(math.prod(map(len, part.values())) for part in parts)
         if not total:
             lengths = [*counts.items(), *((name, len(part[name])) for part in parts for name in part)]
-            empty = dict.fromkeys(name for name, count in lengths if not count)
-            raise InputError(f"the sweep has no cells: there is no value of {', '.join(empty)}")
+            empty_axes = dict.fromkeys(name for name, count in lengths if not count)
+            raise InputError(f"the sweep has no cells: there is no value of {', '.join(empty_axes)}")
         if self.max_cells is not None and total > self.max_cells:
             raise InputError(
                 f"the sweep has {total:,} cells, and hydra.sweeper.max_cells={self.max_cells} is the most; "
                 f"vary less, or allow it with hydra.sweeper.max_cells={total}"
             )
-        outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
-        inner = [point for part in parts for point in _points(part)]
+        axis_values = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
+        part_points = [point for part in parts for point in _points(part)]
         points = [
             (_conditions(point), [setting for setting in point if not setting.startswith(WHEN)])
-            for point in inner
+            for point in part_points
         ]
-        jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
+        jobs = [[*job, *point] for job in product(*axis_values) for when, point in points if when <= {*job}]
         jobs = [[*job] for job in dict.fromkeys(map(tuple, jobs))]
-        for beside_them in varied:
-            choice = beside_them.choice
+        for owner in varied:
+            choice = owner.choice
             if not any(choice in job for job in jobs):
                 raise InputError(
-                    f"{beside_them.component}.{beside_them.setting} holds in the cells with {choice}, and "
-                    f"this sweep has none; {choice} {beside_them.override}=VALUE sets it"
+                    f"{owner.component}.{owner.setting} holds in the cells with {choice}, and "
+                    f"this sweep has none; {choice} {owner.override}=VALUE sets it"
                 )
-        return [each for job in jobs for each in self._with_beside(job, varied, typed)]
+        return [each for job in jobs for each in self._with_beside(job, varied, typed_names)]
 
     def _with_beside(
-        self, job: list[str], varied: Mapping[BesideSetting, list[str]], typed: set[str]
+        self, job: list[str], carried: Mapping[BesideSetting, list[str]], typed_names: set[str]
     ) -> Iterator[list[str]]:
         """A job, or one for each value of settings that its component alone has.
 
         In an experiment the others' cells have labels of their own, and its own cell stays.
         """
-        settings = {setting: values for setting, values in varied.items() if setting.choice in job}
+        settings = {setting: values for setting, values in carried.items() if setting.choice in job}
         if not settings:
             yield job
             return
         group = next(iter(settings)).group
-        is_own = bool(self.params or self.cells) and group not in typed
-        untouched = not any(override.startswith(f"{group}.") for override in job)
+        is_own = bool(self.params or self.cells) and group not in typed_names
+        is_untouched = not any(override.startswith(f"{group}.") for override in job)
         if is_own:
             yield job
         for values in product(*settings.values()):
             pairs = [*zip(settings, values, strict=True)]
-            if is_own and untouched and all(setting.is_default(value) for setting, value in pairs):
+            if is_own and is_untouched and all(setting.is_default(value) for setting, value in pairs):
                 continue
-            named = [f"++labels.{group}={word(label(pairs))}"] if self.params or self.cells else []
-            yield [*job, *(f"{setting.override}={value}" for setting, value in pairs), *named]
+            label_overrides = [f"++labels.{group}={word(label(pairs))}"] if self.params or self.cells else []
+            yield [*job, *(f"{setting.override}={value}" for setting, value in pairs), *label_overrides]
 
 
 def _uncarry(override: Override) -> Override:
     """An override as it was typed, if it was carried here and is of no single component."""
-    key = override.get_key_element().removeprefix(CARRIED)
+    key = override.get_key_element().removeprefix(CARRIED_PREFIX)
     if key == override.get_key_element() or beside(key):
         return override
     return OverridesParser.create().parse_override(as_typed(str(override.input_line)))
@@ -150,7 +152,7 @@ def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:
     values = {}
     parser = OverridesParser.create()
     for override in overrides:
-        key = override.get_key_element().removeprefix(CARRIED)
+        key = override.get_key_element().removeprefix(CARRIED_PREFIX)
         setting = beside(key)
         assert setting is not None
         values[setting] = _values(parser.parse_override(f"{key}={override.value()}"))
@@ -164,7 +166,7 @@ def _conditions(point: Iterable[str]) -> set[str]:
 
 def _resolvable(value: object) -> str:
     """A value as an override writes it, with interpolations."""
-    return str(value).replace(LATER, "${")
+    return str(value).replace(POSTPONED, "${")
 
 
 def _as_list(values: Any) -> Sequence[Any]:

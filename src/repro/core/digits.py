@@ -21,9 +21,9 @@ def in_ten_digits(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.10g}") + 0.0  # no -0.0
     if isinstance(value, Mapping):
-        return {name: in_ten_digits(below) for name, below in value.items()}
+        return {name: in_ten_digits(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([in_ten_digits(below) for below in value])
+        return type(value)([in_ten_digits(inner) for inner in value])
     return value
 
 
@@ -48,6 +48,6 @@ def json_text(value: object, indent: int | None = None, sort_keys: bool = False)
     return json.dumps(in_ten_digits(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
-def same_number(first: float, second: float) -> bool:
+def same_number(value: float, other_value: float) -> bool:
     """Whether two floats are equal within `TOLERANCE`."""
-    return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-15)
+    return math.isclose(value, other_value, rel_tol=TOLERANCE, abs_tol=1e-15)

@@ -16,16 +16,16 @@ from repro.core.errors import InputError
 HYDRA = "hydra"
 """The section, and the folder, of Hydra's own settings."""
 
-WHOLE = ("experiment", "setup")
+WHOLE_CELL_GROUPS = ("experiment", "setup")
 """Groups whose files say something about the whole configuration: Hydra's package `_global_`."""
 
-PLACES = ("results", "outputs")
+FOLDER_SETTINGS = ("results", "outputs")
 """Settings that say where a run writes."""
 
-CODE = "evaluate:"
+CODE_PREFIX = "evaluate:"
 """Begins the name of a metric that is somebody's code."""
 
-SPECIAL = re.compile(r"(^|[.+~])_[a-z]+_$")
+SPECIAL_NAME = re.compile(r"(^|[.+~])_[a-z]+_$")
 """A name that makes an object of what stands beside it (`_target_`)."""
 
 REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${}:]*\}")
@@ -40,14 +40,14 @@ def require_settings(content: Mapping[Any, Any], file: str) -> None:
     """
     if HYDRA in content:
         raise InputError(_touches(file, HYDRA))
-    for name in PLACES:
+    for name in FOLDER_SETTINGS:
         if name in content:
             raise InputError(_writes(file, name))
     for group in _defaults(content.get("defaults"), file):
         if _names_hydra(group):
             raise InputError(_touches(file, group))
     for text in _texts(content):
-        if text.startswith(CODE):
+        if text.startswith(CODE_PREFIX):
             raise InputError(f"{file} asks for {text}, whose code would run; name it on the command line")
         _require_references(text, file)
 
@@ -58,7 +58,7 @@ def require_header(package: str | None, group: str, file: str) -> str | None:
     Raises:
         InputError: a file about the whole configuration has another header.
     """
-    if group not in WHOLE:
+    if group not in WHOLE_CELL_GROUPS:
         return None
     if package not in (None, "_global_"):
         raise InputError(
@@ -69,8 +69,8 @@ def require_header(package: str | None, group: str, file: str) -> str | None:
 
 def require_recorded(overrides: Sequence[str]) -> Sequence[str]:
     """The overrides that records have of their command; errors as in `require_overrides`."""
-    pairs = (str(override).partition("=") for override in overrides)
-    require_overrides(((name, value) for name, _, value in pairs), "the command of a cell in these results")
+    parts = (str(override).partition("=") for override in overrides)
+    require_overrides(((name, value) for name, _, value in parts), "the command of a cell in these results")
     return overrides
 
 
@@ -81,9 +81,9 @@ def require_overrides(overrides: Iterable[tuple[str, str]], file: str) -> None:
         InputError: as `require_settings`.
     """
     for name, value in overrides:
-        if _names_hydra(name) or SPECIAL.search(name):
+        if _names_hydra(name) or SPECIAL_NAME.search(name):
             raise InputError(_touches(file, name))
-        if name.lstrip("+~") in PLACES:
+        if name.lstrip("+~") in FOLDER_SETTINGS:
             raise InputError(_writes(file, name))
         _require_references(value, file)
 
@@ -119,20 +119,20 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for name, below in value.items():
+        for name, inner in value.items():
             yield from _texts(name)
-            yield from _texts(below)
+            yield from _texts(inner)
     elif isinstance(value, list):
-        for below in value:
-            yield from _texts(below)
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _require_references(text: str, file: str) -> None:
     """InputError for a resolver, also one whose braces are escaped or wait for a sweep's cells (`@{`)."""
-    plain = text.replace("\\", "").replace("@{", "${")
-    while (shorter := REFERENCE.sub("_", plain)) != plain:
-        plain = shorter
-    if "${" in plain:
+    reduced = text.replace("\\", "").replace("@{", "${")
+    while (shorter_text := REFERENCE.sub("_", reduced)) != reduced:
+        reduced = shorter_text
+    if "${" in reduced:
         raise InputError(
             f"{file} says {text[:80]!r}; it may refer to settings (${{prompts}}) and choices "
             "(${hydra:runtime.choices.service}), resolvers as oc.env stand in conf/config.yaml only"

@@ -9,10 +9,10 @@ from typing import Any
 
 from repro.core.errors import InputError
 
-PLAIN = re.compile(r"[\w.@/+:-]+", re.ASCII)
+PLAIN_TEXT = re.compile(r"[\w.@/+:-]+", re.ASCII)
 """Text that needs no quotes; a space, a comma or a letter beyond ASCII does."""
 
-ESCAPED = re.compile(r"(\\*)('|$)")
+BACKSLASHES = re.compile(r"(\\*)('|$)")
 """Backslashes before a quote or the end, where Hydra reads two as one."""
 
 
@@ -42,9 +42,9 @@ def word(value: Any) -> str:
         return repr(value)
     if isinstance(value, (str, Path)):
         text = str(value)
-        return text if PLAIN.fullmatch(text) else _quote(text)
+        return text if PLAIN_TEXT.fullmatch(text) else _quote(text)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{word(below)}" for name, below in value.items()) + "}"
+        return "{" + ",".join(f"{name}:{word(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ",".join(map(word, value)) + "]"
     raise InputError(f"{value!r} is a {type(value).__name__}; settings are numbers, text, lists and mappings")
@@ -52,11 +52,11 @@ def word(value: Any) -> str:
 
 def _quote(text: str) -> str:
     """A text in single quotes; Hydra reads backslashes as they are, except before a quote."""
-    return "'" + ESCAPED.sub(lambda match: match[1] * 2 + "\\" * bool(match[2]) + match[2], text) + "'"
+    return "'" + BACKSLASHES.sub(lambda match: match[1] * 2 + "\\" * bool(match[2]) + match[2], text) + "'"
 
 
 def unquote(literal: str) -> str:
     """The text of which `word` has made this."""
     if not literal.startswith("'"):
         return literal
-    return ESCAPED.sub(lambda match: match[1][: len(match[1]) // 2] + match[2], literal[1:-1])
+    return BACKSLASHES.sub(lambda match: match[1][: len(match[1]) // 2] + match[2], literal[1:-1])

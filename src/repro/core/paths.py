@@ -21,7 +21,7 @@ T = TypeVar("T")
 CONF_ENTRY_POINTS = "repro.conf"
 """Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
-_named: set[str] = set()
+_warned_packages: set[str] = set()
 """Packages that a warning of this process has named: a broken one usually breaks all of its entry points."""
 
 
@@ -118,8 +118,8 @@ def folders(group: str) -> list[Path]:
 
 def _warn(entry: EntryPoint, why: str) -> None:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.name
-    if package not in _named:
-        _named.add(package)
+    if package not in _warned_packages:
+        _warned_packages.add(package)
         warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {why}")
 
 
@@ -141,17 +141,17 @@ def merge_entries(
         InputError: two files of the first folder define the same entry, or one is malformed.
     """
     all_entries: dict[str, T] = {}
-    origin: dict[str, Path] = {}
+    path_by_name: dict[str, Path] = {}
     for number, folder in enumerate(folders):
         for path, entries in _read_entries(folder, pattern, read, is_own=number == 0):
             for name, entry in entries.items():
                 if name not in all_entries:
-                    all_entries[name], origin[name] = entry, path
+                    all_entries[name], path_by_name[name] = entry, path
                     continue
-                twice = f"{kind} {name!r} is defined twice: in {origin[name]} and in {path}"
+                sentence = f"{kind} {name!r} is defined twice: in {path_by_name[name]} and in {path}"
                 if number == 0:
-                    raise InputError(twice)
-                warn(f"{twice}; the second is left out")
+                    raise InputError(sentence)
+                warn(f"{sentence}; the second is left out")
     return all_entries
 
 

@@ -28,27 +28,27 @@ LINES_BYTES = 2048 * MB
 JSON_BYTES = 128 * MB
 """Largest file, or line, that is one piece of JSON."""
 UNPACKED_BYTES = 256 * MB
-RATIO = 50
-"""What is compressed may unpack to `UNPACKED_BYTES`, or to `RATIO` times its size if that is more."""
+UNPACKED_RATIO = 50
+"""What is compressed may unpack to `UNPACKED_BYTES`, or to `UNPACKED_RATIO` times its size if more."""
 DICTIONARY_BYTES = 256 * MB
 """Memory for unpacking xz."""
-DEEPEST = 100
+MOST_LEVELS = 100
 """Levels of lists and mappings."""
 
 SETTLED_NS = 100_000_000
 """Age from which a further change of a file shows in its times, which tick every few milliseconds."""
 
-XZ = ".xz"
+XZ_SUFFIX = ".xz"
 
 YAML_BYTES = 4 * MB
 """Largest YAML file: a second of parsing."""
-NODES = 100_000
+MOST_NODES = 100_000
 """Most values of a file, those that aliases repeat counted each time."""
 
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
-def read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, limit: int) -> bytes:
     """A file's content.
 
     Raises:
@@ -58,8 +58,8 @@ def read_bytes(path: Path, most: int) -> bytes:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path} is no regular file")
-    if status.st_size > most:
-        raise InputError(f"{path} has {status.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
+    if status.st_size > limit:
+        raise InputError(f"{path} has {status.st_size / MB:.0f} MB; at most {limit / MB:.0f} MB are read")
     return path.read_bytes()
 
 
@@ -68,9 +68,9 @@ def is_settled(stat: os.stat_result) -> bool:
     return time.time_ns() - stat.st_ctime_ns > SETTLED_NS
 
 
-def read_text(path: Path, most: int) -> str:
+def read_text(path: Path, limit: int) -> str:
     """A file's UTF-8 text; errors as in `read_bytes`, and UnicodeDecodeError."""
-    return read_bytes(path, most).decode()
+    return read_bytes(path, limit).decode()
 
 
 @contextmanager
@@ -100,13 +100,13 @@ def unpack(path: Path) -> bytes:
     """
     try:
         packed = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
-        most = max(UNPACKED_BYTES, RATIO * len(packed))
+        bytes_left = max(UNPACKED_BYTES, UNPACKED_RATIO * len(packed))
         parts: list[bytes] = []
         while packed:
-            part, is_whole, packed = _unpack(packed, path.suffix == XZ, most + 1)
-            most -= len(part)
+            part, is_whole, packed = _unpack(packed, path.suffix == XZ_SUFFIX, bytes_left + 1)
+            bytes_left -= len(part)
             parts.append(part)
-            if most < 0:
+            if bytes_left < 0:
                 raise InputError(f"{path} unpacks to more than {(sum(map(len, parts)) - 1) / MB:.0f} MB")
             if not is_whole:
                 raise EOFError("it is cut")
@@ -115,38 +115,38 @@ def unpack(path: Path) -> bytes:
         raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
 
 
-def _unpack(packed: bytes, is_xz: bool, most: int) -> tuple[bytes, bool, bytes]:
+def _unpack(packed: bytes, is_xz: bool, most_bytes: int) -> tuple[bytes, bool, bytes]:
     """At most that much of the first stream, whether it is whole, and what comes after it."""
     if is_xz:
         xz = lzma.LZMADecompressor(memlimit=DICTIONARY_BYTES)
-        return xz.decompress(packed, most), xz.eof, xz.unused_data.lstrip(b"\0")
+        return xz.decompress(packed, most_bytes), xz.eof, xz.unused_data.lstrip(b"\0")
     gz = zlib.decompressobj(wbits=31)
-    return gz.decompress(packed, most), gz.eof, gz.unused_data.lstrip(b"\0")
+    return gz.decompress(packed, most_bytes), gz.eof, gz.unused_data.lstrip(b"\0")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says; ValueError if it is none, too long, or nested deeper than `DEEPEST` levels."""
+    """What JSON says; ValueError if it is none, too long, or nested deeper than `MOST_LEVELS` levels."""
     if len(text) > JSON_BYTES:
         raise ValueError(f"it has {len(text) / MB:.0f} MB; at most {JSON_BYTES / MB:.0f} MB are read")
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {DEEPEST} levels") from None
-    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-    if sum(map(text.count, opening)) > DEEPEST:  # type: ignore[arg-type]
+        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels") from None
+    brackets = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, brackets)) > MOST_LEVELS:  # type: ignore[arg-type]
         depth_of(value)
     return value
 
 
 def depth_of(value: Any) -> int:
-    """Levels of lists and mappings in plain data; ValueError if there are more than `DEEPEST`."""
-    level = [value]
-    for depth in range(DEEPEST + 1):
-        level = [part for part in level if isinstance(part, (list, dict))]
-        if not level:
+    """Levels of lists and mappings in plain data; ValueError if there are more than `MOST_LEVELS`."""
+    parts = [value]
+    for depth in range(MOST_LEVELS + 1):
+        parts = [part for part in parts if isinstance(part, (list, dict))]
+        if not parts:
             return depth
-        level = [below for part in level for below in (part.values() if isinstance(part, dict) else part)]
-    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        parts = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+    raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -187,24 +187,24 @@ def parse_yaml(text: str, path: Path | str, loader: Any = _LOADER) -> Any:
 def _require_bounds(text: str, loader: Any) -> None:
     """YAMLError for YAML that is nested too deeply, or whose aliases make it too large or endless."""
     sizes: dict[str | None, int] = {}
-    opened: list[tuple[str | None, int]] = []
+    open_nodes: list[tuple[str | None, int]] = []
     total = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in opened):
+            if any(anchor == event.anchor for anchor, _ in open_nodes):
                 raise yaml.YAMLError(f"the alias *{event.anchor} is inside of what it repeats")
             total += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.NodeEvent):
             total += 1
             if isinstance(event, yaml.CollectionStartEvent):
-                opened.append((event.anchor, total))
+                open_nodes.append((event.anchor, total))
             elif event.anchor:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
+            anchor, total_before = open_nodes.pop()
             if anchor:
-                sizes[anchor] = total - before + 1
-        if len(opened) > DEEPEST:
-            raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
-        if total > NODES:
-            raise yaml.YAMLError(f"it has more than {NODES} values, its aliases written out")
+                sizes[anchor] = total - total_before + 1
+        if len(open_nodes) > MOST_LEVELS:
+            raise yaml.YAMLError(f"it is nested deeper than {MOST_LEVELS} levels")
+        if total > MOST_NODES:
+            raise yaml.YAMLError(f"it has more than {MOST_NODES} values, its aliases written out")

@@ -23,7 +23,7 @@ from repro.core.paths import for_each
 
 ENTRY_POINTS = "repro.components"
 
-CALL = re.compile(
+REGISTER_CALL = re.compile(
     r"""\bregister\(\s*(?P<quote>['"])(?P<group>\w+)(?P=quote)\s*,\s*(?P<other>['"])(?P<name>\w+)(?P=other)\s*\)"""
     r"|(?P<unread>\bregister\(|\bregister\s+as\b)"
 )
@@ -99,8 +99,8 @@ def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:
 def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     """The error message for an unknown name: near misses first, then all choices."""
     names = sorted(choices)
-    near = get_close_matches(name, names, n=3) if isinstance(name, str) else []
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    near_names = get_close_matches(name, names, n=3) if isinstance(name, str) else []
+    hint = f" Did you mean {' or '.join(near_names)}?" if near_names else ""
     return f"there is no {kind} {name!r}.{hint} Choices: {', '.join(names)}"
 
 
@@ -136,19 +136,19 @@ def _read(package: str) -> None:
     """Note the registrations of a module and of all modules below it."""
     files = dict(_sources(package))
     texts = {name: path.read_text(encoding="utf-8") if path else None for name, path in files.items()}
-    calls = {name: list(CALL.finditer(text)) for name, text in texts.items() if text is not None}
+    calls = {name: list(REGISTER_CALL.finditer(text)) for name, text in texts.items() if text is not None}
     if len(calls) < len(texts) or any(call["unread"] for matches in calls.values() for call in matches):
         for name in texts:
             importlib.import_module(name)
         return
-    noted: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, str], str] = {}
     for module, matches in calls.items():
         for call in matches:
             group, name = call["group"], call["name"]
-            owner = _modules.get(group, {}).get(name) or noted.setdefault((group, name), module)
+            owner = _modules.get(group, {}).get(name) or owners.setdefault((group, name), module)
             if owner != module:
                 raise InputError(f"{group} {name!r} is registered twice: in {owner} and in {module}")
-    for (group, name), module in noted.items():
+    for (group, name), module in owners.items():
         _modules.setdefault(group, {})[name] = module
 
 
@@ -158,13 +158,13 @@ def _sources(package: str) -> Iterator[tuple[str, Path | None]]:
     A folder without `__init__.py` is no module itself.
     """
     spec = find_spec(package)
-    below = spec.submodule_search_locations or () if spec else ()
+    folders = spec.submodule_search_locations or () if spec else ()
     # An editable installation outlives its folder, and then has places that are no folders.
-    if spec is None or (spec.origin is None and not any(Path(folder).is_dir() for folder in below)):
+    if spec is None or (spec.origin is None and not any(Path(folder).is_dir() for folder in folders)):
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if spec.origin is not None:
         yield package, _source(spec)
-    for submodule in pkgutil.iter_modules(below, package + "."):
+    for submodule in pkgutil.iter_modules(folders, package + "."):
         if submodule.ispkg:
             yield from _sources(submodule.name)
         else:

@@ -30,17 +30,17 @@ def remember(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            plain: Any = args, kwargs
+            arguments: Any = args, kwargs
             try:
-                content = marshal.dumps(plain, WITHOUT_REFERENCES)
+                key = marshal.dumps(arguments, WITHOUT_REFERENCES)
             except ValueError:  # such as a configuration that is not resolved
                 return function(*args, **kwargs)
-            if content not in results:
-                results[content] = function(*args, **kwargs)
+            if key not in results:
+                results[key] = function(*args, **kwargs)
                 if len(results) > most:
                     results.popitem(last=False)
-            results.move_to_end(content)
-            return results[content]
+            results.move_to_end(key)
+            return results[key]
 
         return call
 

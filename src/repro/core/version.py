@@ -16,13 +16,13 @@ from typing import NamedTuple
 RELEASE = "0.1.0"
 """The number of the release; its tag is `v` and this number."""
 
-BUILT = "built_from.json"
+BUILT_FILE = "built_from.json"
 """The file of the package in which a build notes the commit; a checkout has none."""
 
-ARCHIVED = "$Format:%H$"
+ARCHIVED_COMMIT = "$Format:%H$"
 """The commit of an archive (a forge's zip), which git fills in; elsewhere it stays as it is."""
 
-CODE = ("src", "conf", "scripts", "pyproject.toml")
+CODE_PATHS = ("src", "conf", "scripts", "pyproject.toml")
 
 
 class Version(NamedTuple):
@@ -46,7 +46,7 @@ class Version(NamedTuple):
 def version() -> Version:
     """The version of the code that runs."""
     package = Path(__file__).resolve().parents[1]
-    built = package / BUILT
+    built = package / BUILT_FILE
     if built.is_file():
         return Version(RELEASE, **json.loads(built.read_text(encoding="utf-8")))
     commit, dirty = git_state(package.parents[1])
@@ -60,11 +60,11 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
     nor an unpacked archive of one, or git is missing or refuses. An archive does not know whether it was
     changed, so of it the second is None.
     """
-    top = _git(checkout, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != checkout.resolve():
-        return (None if ARCHIVED.startswith("$") else ARCHIVED), None
+    top_folder = _git(checkout, "rev-parse", "--show-toplevel")
+    if top_folder is None or Path(top_folder).resolve() != checkout.resolve():
+        return (None if ARCHIVED_COMMIT.startswith("$") else ARCHIVED_COMMIT), None
     commit = _git(checkout, "rev-parse", "HEAD")
-    changes = _git(checkout, "status", "--porcelain", "--", *CODE)
+    changes = _git(checkout, "status", "--porcelain", "--", *CODE_PATHS)
     return commit, None if changes is None else bool(changes)
 
 
@@ -80,10 +80,10 @@ def _refusal(folder: Path) -> str:
 def _git(folder: Path, *arguments: str) -> str | None:
     """Output of a git command; `None` if it fails or git is not installed."""
     try:
-        done = _run_git(folder, *arguments)
+        process = _run_git(folder, *arguments)
     except OSError:
         return None
-    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
+    return os.fsdecode(process.stdout).strip() if process.returncode == 0 else None
 
 
 def _run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -49,8 +49,8 @@ class TemplateText:
 
     def is_empty(self, row: Row) -> bool:
         """Whether all values that the template inserts are blank, so that nothing is asked."""
-        values, inserted = {**row, **self.extra(row)}, paths(self.template)
-        return bool(inserted) and not any(str(at(values, path)).strip() for path in inserted)
+        values, inserted_paths = {**row, **self.extra(row)}, paths(self.template)
+        return bool(inserted_paths) and not any(str(at(values, path)).strip() for path in inserted_paths)
 
     def opening(self, row: Row) -> str:
         """The text before the few-shot examples and the question."""
@@ -88,8 +88,8 @@ class Activity(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The activity's name and the scene to continue."""
-        activity, begun, going_on = (text_at(row, name) for name in ("activity_label", "ctx_a", "ctx_b"))
-        scene = f"{begun} {going_on.capitalize()}"
+        activity, opening, ending = (text_at(row, name) for name in ("activity_label", "ctx_a", "ctx_b"))
+        scene = f"{opening} {ending.capitalize()}"
         return {"activity": without_markup(activity), "scene": without_markup(scene)}
 
 
@@ -136,7 +136,7 @@ class Functions(TemplateText):
 
     def extra(self, row: Row) -> Mapping[str, str]:
         """The list of functions."""
-        return {"functions": "\n".join(f"- {name}: {does}" for name, does in self.functions.items())}
+        return {"functions": "\n".join(f"- {name}: {purpose}" for name, purpose in self.functions.items())}
 
 
 @register("prompt", "listed")

@@ -117,19 +117,19 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
     """
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
-    inserted = set().union(*map(names, builder.templates()))
-    if not inserted:
+    inserted_names = set().union(*map(names, builder.templates()))
+    if not inserted_names:
         raise InputError(
             f"dataset {config.name!r}: its prompt's template has no {{column}} for a row's values, so that "
             "all prompts were alike"
         )
-    needed = inserted - set(builder.adds)
-    needed |= scoring.columns() | {*config.where, *config.max_words}
-    needed |= {path.split(".")[0] for path in config.min_words}
-    needed |= {config.spread} if config.spread else set()
-    if missing := sorted(needed - set(config.columns)):
+    needed_columns = inserted_names - set(builder.adds)
+    needed_columns |= scoring.columns() | {*config.where, *config.max_words}
+    needed_columns |= {path.split(".")[0] for path in config.min_words}
+    needed_columns |= {config.spread} if config.spread else set()
+    if missing_columns := sorted(needed_columns - set(config.columns)):
         raise InputError(
-            f"dataset {config.name!r} uses {', '.join(missing)}, "
+            f"dataset {config.name!r} uses {', '.join(missing_columns)}, "
             f"which is not among its columns {', '.join(config.columns)}"
         )
     if config.chat and scoring.scores_continuations:
@@ -177,5 +177,5 @@ def _component(group: str, key: str, fields: Mapping[str, Any], dataset: str) ->
             f"dataset {dataset!r}: its {group} has no {key!r}, only {', '.join(fields) or 'nothing'}"
         )
     require_choice(f"{group} {key}", fields[key], registry_names(group))
-    rest = {name: value for name, value in fields.items() if name != key}
-    return typed(lookup(group, fields[key]), rest, f"dataset {dataset!r}, {group} {fields[key]!r}")
+    settings = {name: value for name, value in fields.items() if name != key}
+    return typed(lookup(group, fields[key]), settings, f"dataset {dataset!r}, {group} {fields[key]!r}")

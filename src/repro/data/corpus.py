@@ -50,11 +50,11 @@ def load_corpus(
 
 
 def _sequences(texts: Sequence[Prompt], tokens: int) -> list[Tokens]:
-    out: list[Tokens] = []
-    joined: Tokens = ()
+    sequences: list[Tokens] = []
+    joined_tokens: Tokens = ()
     for text in texts:
-        joined += text.token_ids
-        if len(joined) >= tokens:
-            out.append(joined[:tokens])
-            joined = ()
-    return out
+        joined_tokens += text.token_ids
+        if len(joined_tokens) >= tokens:
+            sequences.append(joined_tokens[:tokens])
+            joined_tokens = ()
+    return sequences

@@ -112,17 +112,17 @@ def _shots(
     """The few-shot examples for one example, in source order; none asks the example's own question."""
     if config.shots is None or not config.shots.count:
         return ()
-    match, question = config.shots.match, _normalize(builder.text(row))
-    alike = [shot for shot in shots if match is None or at(shot, match) == at(row, match)]
+    field, question = config.shots.match, _normalize(builder.text(row))
+    matching_shots = [shot for shot in shots if field is None or at(shot, field) == at(row, field)]
     examples: list[JsonRow] = []
-    for shot in alike:
+    for shot in matching_shots:
         if len(examples) < config.shots.count and _normalize(builder.text(shot)) != question:
             examples.append(shot)
     if len(examples) < config.shots.count:
-        like = f" with {match} {at(row, match)!r}" if match else ""
-        beside = ", the question itself left out" if len(alike) > len(examples) else ""
-        supply = f"{config.shots.file} has {len(examples)}{beside}"
-        raise InputError(f"{config.shots.count} worked examples{like} wanted, {supply}")
+        condition = f" with {field} {at(row, field)!r}" if field else ""
+        omission = ", the question itself left out" if len(matching_shots) > len(examples) else ""
+        supply = f"{config.shots.file} has {len(examples)}{omission}"
+        raise InputError(f"{config.shots.count} worked examples{condition} wanted, {supply}")
     return examples
 
 
@@ -145,7 +145,7 @@ def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, 
     """The continuations to score; InputError for one without a token, a context or, of several, a text."""
     continuations = []
     for number, ((context, tail), text) in enumerate(zip(target.continuations, target.texts, strict=True)):
-        before, token_ids = _split(context, tail, tokenizer)
+        head, token_ids = _split(context, tail, tokenizer)
         choice = f"choice {number} ({text!r})" if len(target.texts) > 1 else f"its continuation ({text!r})"
         if not text.strip():
             raise InputError(f"{choice} is empty, so nothing of it can be scored; leave its row out")
@@ -154,9 +154,9 @@ def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, 
                 f"{choice} has no token of its own: the tokenizer joins all of it with the prompt's end; "
                 "begin the continuation with a space or a new line, or leave its row out"
             )
-        if not before:
+        if not head:
             raise InputError(f"{choice} has no token before it, so no model can score it; leave its row out")
-        continuations.append(Continuation(before, token_ids, text))
+        continuations.append(Continuation(head, token_ids, text))
     return tuple(continuations)
 
 
@@ -165,5 +165,5 @@ def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Token
 
     As in common evaluation harnesses: the count alone decides the side of a token that spans the border.
     """
-    token_ids, alone = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
-    return token_ids[:alone], token_ids[alone:]
+    token_ids, head_length = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
+    return token_ids[:head_length], token_ids[head_length:]

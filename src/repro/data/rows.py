@@ -58,17 +58,17 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
     folder = data_folder(data_dir)
     shots = () if config.shots is None else files(config.shots, folder)
     key = repr(config), limit, folder, files(config, folder), shots, cache_root()
-    if key not in _read:
-        if len(_read) >= MOST:
-            _read.clear()
-        _read[key] = _load(config, limit, folder)
-    return _read[key]
+    if key not in _rows_by_selection:
+        if len(_rows_by_selection) >= MOST_SELECTIONS:
+            _rows_by_selection.clear()
+        _rows_by_selection[key] = _load(config, limit, folder)
+    return _rows_by_selection[key]
 
 
-MOST = 64
+MOST_SELECTIONS = 64
 """Selections of examples that a process keeps."""
 
-_read: dict[tuple[object, ...], Rows] = {}
+_rows_by_selection: dict[tuple[object, ...], Rows] = {}
 """The examples that this process has read, by what was asked of which files."""
 
 
@@ -93,9 +93,11 @@ def rows_in_use(config: DatasetConfig, skip: int, count: int, data_dir: Path | s
     rows = load_rows(config, skip + count, data_dir)
     total = len(rows.rows)
     if total < skip + count:
-        after = f" after skip={skip}" if skip else ""
-        best = f"choose prompts={total - skip} or fewer" if total > skip else f"skip fewer than {total}"
-        raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {total} rows; {best}")
+        skipped = f" after skip={skip}" if skip else ""
+        advice = f"choose prompts={total - skip} or fewer" if total > skip else f"skip fewer than {total}"
+        raise InputError(
+            f"prompts is {count}{skipped}, but dataset {config.name!r} has {total} rows; {advice}"
+        )
     return rows_after(config, rows, skip)
 
 
@@ -103,8 +105,8 @@ def rows_after(config: DatasetConfig, rows: Rows, skip: int) -> Rows:
     """The examples after the first `skip`, with a digest of their own."""
     if not skip:
         return rows
-    later = rows.rows[skip:]
-    return replace(rows, rows=later, digest=digest(config, later, rows.shots))
+    later_rows = rows.rows[skip:]
+    return replace(rows, rows=later_rows, digest=digest(config, later_rows, rows.shots))
 
 
 def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonRow] = ()) -> str:
@@ -113,9 +115,9 @@ def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonR
 
 
 def _select(config: DatasetConfig, examples: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:
-    projected = (_project(config, row) for row in examples)
-    counting = (_cut(config, row) for row in projected if _meets_conditions(config, row))
-    return list(itertools.islice(_spread(config, counting), limit))
+    projected_rows = (_project(config, row) for row in examples)
+    matching_rows = (_cut(config, row) for row in projected_rows if _meets_conditions(config, row))
+    return list(itertools.islice(_spread(config, matching_rows), limit))
 
 
 def _spread(config: DatasetConfig, rows: Iterable[JsonRow]) -> Iterable[JsonRow]:
@@ -138,10 +140,10 @@ def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
 
 
 def _meets_conditions(config: DatasetConfig, row: JsonRow) -> bool:
-    matches = all(
+    has_values = all(
         row[column] is not None and str(row[column]) == value for column, value in config.where.items()
     )
-    return matches and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
+    return has_values and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
 
 
 def _words(value: object) -> int:
@@ -157,13 +159,13 @@ def _cut(config: DatasetConfig, row: JsonRow) -> JsonRow:
 
 def _first_words(config: DatasetConfig, row: JsonRow, column: str) -> str:
     """A column's text truncated after `max_words` words; whitespace between words is unchanged."""
-    text, most = row[column], config.max_words[column]
+    text, most_words = row[column], config.max_words[column]
     if not isinstance(text, str):
         raise InputError(
             f"dataset {config.name!r}: max_words.{column} cuts texts; a row has a {type(text).__name__} there"
         )
-    words = list(itertools.islice(re.finditer(r"\S+", text), most))
-    return text[: words[-1].end()] if len(words) == most else text
+    words = list(itertools.islice(re.finditer(r"\S+", text), most_words))
+    return text[: words[-1].end()] if len(words) == most_words else text
 
 
 def _conditions(config: DatasetConfig) -> str:

@@ -98,8 +98,8 @@ class TaskScoring:
         """
         if not self.tests:
             return references
-        before, function = (text_at(row, path) if path else "" for path in (self.before, self.function))
-        return before, function, "\n".join(texts_at(row, self.tests))
+        prefix, function = (text_at(row, path) if path else "" for path in (self.before, self.function))
+        return prefix, function, "\n".join(texts_at(row, self.tests))
 
 
 @register("scoring", "generation")
@@ -171,10 +171,10 @@ class WholeText:
     def target(self, row: Row, context: str) -> Target:
         """All after the first word as the only continuation."""
         text = text_at(row, self.passage).strip()
-        first, _, rest = text.partition(" ")
-        if not rest.strip():
+        first_word, _, later_words = text.partition(" ")
+        if not later_words.strip():
             raise InputError(f"text {text!r} has fewer than two words, so nothing of it can be scored")
-        return Target(rest, ((first, f" {rest}"),), (rest,), 0)
+        return Target(later_words, ((first_word, f" {later_words}"),), (later_words,), 0)
 
 
 AnswerIs = Literal["index", "number", "label", "text", "marks"]
@@ -213,9 +213,9 @@ class Choice:
     def target(self, row: Row, context: str) -> Target:
         """Every choice after the same context."""
         texts, answer = self.options(row)
-        lettered = "letter" in names(self.continuation)
+        has_letters = "letter" in names(self.continuation)
         tails = [
-            fill(self.continuation, {"choice": text, "letter": letter(i) if lettered else ""})
+            fill(self.continuation, {"choice": text, "letter": letter(i) if has_letters else ""})
             for i, text in enumerate(texts)
         ]
         return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), texts, answer)
@@ -232,13 +232,13 @@ class Choice:
             raise InputError(
                 f"a row's {self.answer!r} is null, where its answer is needed; leave its row out"
             )
-        among = at(row, self.labels) if self.labels else texts
-        if not isinstance(among, (list, tuple)):
-            raise InputError(f"a row's {self.labels!r} is {among!r}; it must be a list of labels")
+        labels = at(row, self.labels) if self.labels else texts
+        if not isinstance(labels, (list, tuple)):
+            raise InputError(f"a row's {self.labels!r} is {labels!r}; it must be a list of labels")
         try:
-            answer = _ANSWERS[self.answer_is](value, among)
+            answer = _ANSWERS[self.answer_is](value, labels)
         except ValueError:
-            raise InputError(f"answer {value!r} ({self.answer_is}) is none of {list(among)}") from None
+            raise InputError(f"answer {value!r} ({self.answer_is}) is none of {list(labels)}") from None
         if not 0 <= answer < len(texts):
             raise InputError(f"answer {value!r} ({self.answer_is}) is none of the {len(texts)} choices")
         return tuple(map(without_markup, texts) if self.markup else texts), answer
@@ -253,9 +253,9 @@ def _whole(value: Any) -> int:
     raise ValueError(value)
 
 
-def _place(value: Any, among: Sequence[Any]) -> int:
+def _place(value: Any, labels: Sequence[Any]) -> int:
     """The first place of a value, where true is no 1; ValueError if it has none."""
-    return [(item, isinstance(item, bool)) for item in among].index((value, isinstance(value, bool)))
+    return [(item, isinstance(item, bool)) for item in labels].index((value, isinstance(value, bool)))
 
 
 def _index_of_mark(marks: Any, choices: Sequence[Any]) -> int:

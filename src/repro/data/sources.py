@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.core.reading import MB, RATIO, UNPACKED_BYTES, parse_json
+from repro.core.reading import MB, UNPACKED_BYTES, UNPACKED_RATIO, parse_json
 from repro.data.config import HubSource
 from repro.libraries import httpx2
 from repro.models.checkpoints import hub
@@ -28,7 +28,7 @@ from repro.records.build_cache import Unavailable, cache_root
 log = logging.getLogger(__name__)
 
 DATA_VARIABLE = "REPRO_DATA"
-ABSENT = "cannot be reached, and its local cache has no copy"
+UNREACHABLE = "cannot be reached, and its local cache has no copy"
 """Why a hub has no rows on a machine without a network."""
 ROW_BYTES = 16 * MB
 """Longest line of a file: a book."""
@@ -148,7 +148,7 @@ def _from_hub(config: Sourced, take: Take, folder: Path | None) -> tuple[list[Js
     label = f"hub: {dataset.id}" + (f"@{dataset.revision}" if dataset.revision else "")
     online = Path(dataset.id).is_dir() or hub.is_reachable()
     if not (online or hub.may_have_dataset(dataset.id)):
-        raise Unavailable(f"{label}: {ABSENT}")
+        raise Unavailable(f"{label}: {UNREACHABLE}")
     import datasets  # late: it takes most of a second, and other sources do without it
 
     try:
@@ -166,21 +166,21 @@ def _from_hub(config: Sourced, take: Take, folder: Path | None) -> tuple[list[Js
         raise
     except (OSError, RuntimeError, ValueError, ImportError, httpx2.HTTPError) as error:
         message = str(error).partition("\n")[0] or type(error).__name__
-        reason = message if online else ABSENT
+        reason = message if online else UNREACHABLE
         raise Unavailable(f"{label}: {reason}") from error
 
 
 @contextmanager
-def _offline(on: bool) -> Iterator[None]:
+def _offline(is_on: bool) -> Iterator[None]:
     """While `on`, `datasets` uses only its cache; it reads HF_HUB_OFFLINE at each call."""
     import datasets
 
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = on or before
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = is_on or was_offline
     try:
         yield
     finally:
-        datasets.config.HF_HUB_OFFLINE = before
+        datasets.config.HF_HUB_OFFLINE = was_offline
 
 
 def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
@@ -189,14 +189,14 @@ def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
     Raises:
         InputError: a line is not a JSON object or too long, or the file is not text, or unpacks to too much.
     """
-    most = max(UNPACKED_BYTES, RATIO * path.stat().st_size)
+    bytes_left = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
     with _open_text(path) as lines:
         for number in itertools.count(1):
             try:
                 line = lines.readline(ROW_BYTES + 1)
-                most -= len(line) + LEAST_BYTES  # so that blank lines have an end too
-                if len(line) > ROW_BYTES or most < 0:
-                    raise ValueError("it is too long" if most >= 0 else "the file unpacks to too much")
+                bytes_left -= len(line) + LEAST_BYTES  # so that blank lines have an end too
+                if len(line) > ROW_BYTES or bytes_left < 0:
+                    raise ValueError("it is too long" if bytes_left >= 0 else "the file unpacks to too much")
                 row = parse_json(line) if line.strip() else None
             except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise InputError(f"{path.name}, line {number}: not JSON ({error})") from error

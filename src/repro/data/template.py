@@ -32,12 +32,12 @@ def at(row: Row, path: str) -> Any:
         InputError: the example has no such path.
     """
     value: Any = row
-    for step in path.split("."):
+    for key in path.split("."):
         try:
-            value = value[int(step)] if isinstance(value, (list, tuple)) else value[step]
+            value = value[int(key)] if isinstance(value, (list, tuple)) else value[key]
         except (KeyError, IndexError, TypeError, ValueError):
             contents = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)[:60]
-            raise InputError(f"a row has no {path!r}: no {step!r} in {contents}") from None
+            raise InputError(f"a row has no {path!r}: no {key!r} in {contents}") from None
     return value
 
 

@@ -107,11 +107,11 @@ def counts(requests: int, alpha: float, apps: int) -> tuple[int, ...]:
     """
     weights = [math.exp(alpha * i) for i in range(1, apps + 1)]
     shares = [requests * weight / sum(weights) for weight in weights]
-    numbers = [math.floor(share) for share in shares]
-    by_remainder = sorted(range(apps), key=lambda i: (round(numbers[i] - shares[i], 9), i))
-    for i in by_remainder[: requests - sum(numbers)]:
-        numbers[i] += 1
-    return tuple(numbers)
+    app_counts = [math.floor(share) for share in shares]
+    apps_by_remainder = sorted(range(apps), key=lambda i: (round(app_counts[i] - shares[i], 9), i))
+    for i in apps_by_remainder[: requests - sum(app_counts)]:
+        app_counts[i] += 1
+    return tuple(app_counts)
 
 
 def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
@@ -137,21 +137,21 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
     )
 
 
-def _rows(available: int, count: int, app: App, seed: int) -> Sequence[int]:
-    if available < 1:
+def _rows(row_count: int, count: int, app: App, seed: int) -> Sequence[int]:
+    if row_count < 1:
         raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
-    chance, rows = random.Random(f"{seed}/{app.source}"), list[int]()
+    generator, rows = random.Random(f"{seed}/{app.source}"), list[int]()
     while len(rows) < count:
-        order = list(range(available))
-        chance.shuffle(order)
+        order = list(range(row_count))
+        generator.shuffle(order)
         rows += order
     return rows[:count]
 
 
 def _times(config: TraceConfig, count: int) -> Sequence[float]:
     """Arrival times of a Poisson process, with exponential gaps."""
-    chance, now, moments = random.Random(f"{config.seed}/times"), 0.0, list[float]()
+    generator, seconds, moments = random.Random(f"{config.seed}/times"), 0.0, list[float]()
     for _ in range(count):
-        now += chance.expovariate(config.rate / 3600.0)
-        moments.append(now)
+        seconds += generator.expovariate(config.rate / 3600.0)
+        moments.append(seconds)
     return moments

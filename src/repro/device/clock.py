@@ -171,13 +171,13 @@ class WallClock(Clock):
         """Queue work for the loop's thread: lowest priority number first, then in first-come order."""
         heapq.heappush(self._inline, (priority, next(self._order), work))
 
-    def submit(self, work: Callable[[], Wake], to: Callable[[Wake], Any]) -> None:
+    def submit(self, work: Callable[[], Wake], put: Callable[[Wake], Any]) -> None:
         """Pass work to a worker through `to`; the callable that it returns runs on the loop's thread.
 
         An exception in the work is raised by `run`, which would otherwise wait forever.
         """
         self._outstanding += 1
-        to(lambda: self._reports.put(_attempt(work)))
+        put(lambda: self._reports.put(_attempt(work)))
 
     def wait_until(self, moment: float) -> None:
         """Block the calling thread until the clock reaches `moment`."""
@@ -186,11 +186,11 @@ class WallClock(Clock):
 
     def next_event(self) -> Wake:
         """See `Clock`; workers' reports come before inline work."""
-        block = not self._inline
-        if block and not self._outstanding:
+        is_blocking = not self._inline
+        if is_blocking and not self._outstanding:
             raise Deadlock("a task waits for work that nobody submitted")
         try:
-            wake = self._reports.get(block)
+            wake = self._reports.get(is_blocking)
         except Empty:
             return heapq.heappop(self._inline)[2]
         self._outstanding -= 1

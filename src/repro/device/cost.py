@@ -37,7 +37,7 @@ class Curve:
 VERSION = 1
 """Version of the cost model (ops, clock, queues, memory, energy). Raised by hand when an outcome changes."""
 
-FULL = Curve(((1.0, 1.0),))
+FULL_EFFICIENCY = Curve(((1.0, 1.0),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Processor:
     bandwidth: float
     launch: float = 0.0
     watts: float = 0.0
-    efficiency: Curve = FULL
+    efficiency: Curve = FULL_EFFICIENCY
     tile: int = 1
     shapes: tuple[int, ...] = ()
     graph_seconds: float = 0.0
@@ -126,9 +126,9 @@ class Processor:
         padded = ceil(rows / self.tile) * self.tile
         if not self.shapes:
             return padded
-        fitting = [shape for shape in self.shapes if shape >= padded]
-        largest = max(self.shapes)
-        return min(fitting) if fitting else ceil(padded / largest) * largest
+        fitting_shapes = [shape for shape in self.shapes if shape >= padded]
+        largest_shape = max(self.shapes)
+        return min(fitting_shapes) if fitting_shapes else ceil(padded / largest_shape) * largest_shape
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op.
@@ -141,20 +141,20 @@ class Processor:
                 f"{op.on} has no rate for precision {op.precision!r} (op {op.name}); "
                 f"it has {', '.join(sorted(self.peak))}"
             )
-        computed = self.rows(op.rows)
-        apart = op.attention if self.attention else 0.0
-        flops = (op.flops - apart) * computed / op.rows * self.slower.get(op.kind, 1.0)
+        computed_rows = self.rows(op.rows)
+        attention_flops = op.attention if self.attention else 0.0
+        flops = (op.flops - attention_flops) * computed_rows / op.rows * self.slower.get(op.kind, 1.0)
         efficiency = self._curve(self.own_efficiency, op) or self.efficiency
-        seconds = flops / (self.peak[op.precision] * efficiency.at(computed))
-        if apart and self.attention:
-            seconds += apart * computed / op.rows / self.attention.at(computed)
-        seconds *= 1.0 + self.rows_quadratic * computed
-        moving = op.bytes / self.bandwidth * computed**self.rows_exponent
-        work = seconds + moving if self.adds else max(seconds, moving)
+        seconds = flops / (self.peak[op.precision] * efficiency.at(computed_rows))
+        if attention_flops and self.attention:
+            seconds += attention_flops * computed_rows / op.rows / self.attention.at(computed_rows)
+        seconds *= 1.0 + self.rows_quadratic * computed_rows
+        moving_seconds = op.bytes / self.bandwidth * computed_rows**self.rows_exponent
+        work = seconds + moving_seconds if self.adds else max(seconds, moving_seconds)
         start = self._curve(self.start, op)
-        grown = min(computed, self.start_rows) ** self.start_exponent
-        before = self.launch + (start.at(computed) * grown if start else 0.0)
-        return _demand(before * op.launches, work, op.bytes, self.watts)
+        start_factor = min(computed_rows, self.start_rows) ** self.start_exponent
+        start_seconds = self.launch + (start.at(computed_rows) * start_factor if start else 0.0)
+        return _demand(start_seconds * op.launches, work, op.bytes, self.watts)
 
     @staticmethod
     def _curve(curves: Mapping[str, Curve], op: Op) -> Curve | None:
@@ -240,7 +240,7 @@ class Machine:
         )
 
 
-FREE = Machine(
+FREE_MACHINE = Machine(
     "no time at all",
     "cpu",
     {"cpu": Processor(dict.fromkeys(("fp32", "fp16", "int8"), inf), inf)},
@@ -263,8 +263,8 @@ def share(capacity: float, demands: Sequence[float]) -> list[float]:
         return list(demands)
     shares = [0.0] * len(demands)
     remaining = capacity
-    waiting = sorted(range(len(demands)), key=lambda i: (demands[i], i))
-    for position, i in enumerate(waiting):
-        shares[i] = min(demands[i], remaining / (len(waiting) - position))
+    ascending = sorted(range(len(demands)), key=lambda i: (demands[i], i))
+    for position, i in enumerate(ascending):
+        shares[i] = min(demands[i], remaining / (len(ascending) - position))
         remaining -= shares[i]
     return shares

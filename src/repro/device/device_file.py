@@ -18,22 +18,22 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.remembered import remember
 from repro.core.typed import require, words
-from repro.device.cost import FULL, Curve, Flash, Machine, Processor
-from repro.device.facts.holds import HOLDS, require_holds
+from repro.device.cost import FULL_EFFICIENCY, Curve, Flash, Machine, Processor
+from repro.device.facts.holds import HOLDS_KEY, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
 
 FITTED_TO = "fitted_to"
 """What `cells` says, for a number whose fit was named after cells had been computed: keys leave it out."""
 
-EXPLAINING = ("source", "note", "cells", FITTED_TO)
-ENTRIES = ("value", "points", "unit", *EXPLAINING)
+EXPLANATION_KEYS = ("source", "note", "cells", FITTED_TO)
+FACT_KEYS = ("value", "points", "unit", *EXPLANATION_KEYS)
 """What a fact may say."""
 
-SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
-SECTIONS = ("processors", "flash", "dram", "power")
+FACT_SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
+FACT_SECTIONS = ("processors", "flash", "dram", "power")
 """Parts of a file that hold facts; `processors` has one table for each processor."""
 
-WORDS = {
+WORD_SETTINGS = {
     "tables": ("resident", "streamed"),
     "reads": ("overlapped", "serial"),
     "traffic": ("overlapped", "added"),
@@ -42,14 +42,14 @@ WORDS = {
 """Settings of an engine that are words, with their choices; the first is the default."""
 
 
-KNOWN = (
+DEVICE_KEYS = (
     *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
     *("engine", "engines", "public", "format"),
-    *(*SECTIONS, *WORDS),
+    *(*FACT_SECTIONS, *WORD_SETTINGS),
 )
 """What a device file may say."""
 
-TEXTS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORDS)
+TEXT_KEYS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORD_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def require_entries(device: Mapping[str, Any]) -> None:
     """InputError for an entry that no device file has, or one of the wrong type; facts are checked apart."""
     name = str(device.get("name", "device"))
     for key, value in device.items():
-        if key not in KNOWN:
-            raise InputError(f"{name}: {unknown('entry', key, KNOWN)}")
-        if key in TEXTS and not isinstance(value, str):
+        if key not in DEVICE_KEYS:
+            raise InputError(f"{name}: {unknown('entry', key, DEVICE_KEYS)}")
+        if key in TEXT_KEYS and not isinstance(value, str):
             raise InputError(f"{name}: {key} is {value!r}; it must be a text")
-        if key in SECTIONS:
+        if key in FACT_SECTIONS:
             _mapping(f"{name}: {key}", value)
     papers = device.get("papers", [])
     if not isinstance(papers, list) or not all(isinstance(paper, str) for paper in papers):
@@ -88,10 +88,10 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
         InputError: a fact is malformed or out of range; the message has its path, the wrong value and the
             valid choices.
     """
-    for section in SECTIONS:
+    for section in FACT_SECTIONS:
         tables = _mapping(section, device.get(section))
-        by_path = {f"{section}.{name}": table for name, table in tables.items()}
-        for path, table in by_path.items() if section == "processors" else ((section, tables),):
+        tables_by_path = {f"{section}.{name}": table for name, table in tables.items()}
+        for path, table in tables_by_path.items() if section == "processors" else ((section, tables),):
             yield from _table(path, table)
     for engine, tables in _mapping("engines", device.get("engines")).items():
         for name, table in _mapping(f"engines.{engine}", tables).items():
@@ -116,11 +116,11 @@ def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, 
     if is_fact(node):
         yield path, node, key
         return
-    for name, below in node.items():
-        if name == HOLDS:
-            require_holds(f"{path}.{name}", below)
+    for name, inner in node.items():
+        if name == HOLDS_KEY:
+            require_holds(f"{path}.{name}", inner)
             continue
-        yield from _leaves(below, f"{path}.{name}", f"{key}.{name}" if key else str(name))
+        yield from _leaves(inner, f"{path}.{name}", f"{key}.{name}" if key else str(name))
 
 
 def is_fact(node: Any) -> bool:
@@ -142,14 +142,14 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
         InputError: as `facts`.
     """
     for key in leaf:
-        if key not in ENTRIES:
-            raise InputError(f"{path}: {unknown('entry', key, ENTRIES)}")
+        if key not in FACT_KEYS:
+            raise InputError(f"{path}: {unknown('entry', key, FACT_KEYS)}")
     unit, source = str(leaf.get("unit", "")), leaf.get("source")
     units = UNITS[kind.dimension]
     if not isinstance(leaf.get("note", ""), str):
         raise InputError(f"{path}: note {leaf['note']!r} is no text")
-    if source not in SOURCES:
-        raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
+    if source not in FACT_SOURCES:
+        raise InputError(f"{path}: source {source!r} is none of {', '.join(FACT_SOURCES)}")
     if unit not in units:
         raise InputError(f"{path}: unit {unit!r} is none of {', '.join(units)}")
     if "value" in leaf and "points" in leaf:
@@ -176,17 +176,17 @@ def _require_range(
     scale: float,
 ) -> None:
     """InputError for a value or a point out of range, and for points whose first numbers do not rise."""
-    allowed = kind.in_units(scale)
+    bounds = kind.in_units(scale)
     for number in [y / scale for _, y in points] or [value]:
         try:
-            require(allowed, int(number) if kind.whole and number.is_integer() else number, path)
+            require(bounds, int(number) if kind.whole and number.is_integer() else number, path)
         except InputError as wrong:
             finite = "" if isfinite(number) else ", and finite"
-            raise InputError(f"{path}: {printed} must be {words(allowed)}{finite}") from wrong
+            raise InputError(f"{path}: {printed} must be {words(bounds)}{finite}") from wrong
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")
-    if any(x >= after for x, after in pairwise(xs)):
+    if any(x >= next_x for x, next_x in pairwise(xs)):
         raise InputError(f"{path}: {printed}: the points' first numbers must rise")
 
 
@@ -204,17 +204,17 @@ def _numbers(
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
     """A fact's value and points in SI; a list of values v gives points (v, v)."""
     value = leaf.get("value", 0.0)
-    several = isinstance(value, Sequence) and not isinstance(value, str)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
     try:
         points = tuple((_number(x), _number(y) * scale) for x, y in leaf.get("points") or ())
-        values = [_number(v) for v in (value if several else [value])]
-        first = values[0]
+        values = [_number(v) for v in (value if is_list else [value])]
+        first_value = values[0]
     except (TypeError, ValueError, IndexError):
         wrong = leaf.get("points", value)
         raise InputError(f"{path}: {wrong!r} is no number, list of numbers or list of [x, y]") from None
-    if several and not points:
+    if is_list and not points:
         points = tuple((v, v) for v in values)
-    return first * scale, points
+    return first_value * scale, points
 
 
 def _number(value: Any) -> float:
@@ -257,15 +257,15 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
 
     if not device.get("processors"):
         raise InputError(f"{name}: the device file lacks processors")
-    constant = by_path.get("power.constant")
-    added = chosen_word(name, device, "traffic") == "added"
+    constant_power = by_path.get("power.constant")
+    adds_traffic = chosen_word(name, device, "traffic") == "added"
     processors = {
         resource: _processor(f"processors.{resource}", by_path, need(f"processors.{resource}.bandwidth"))
         for resource in device["processors"]
     }
     for resource, processor in processors.items():
-        watts = 0.0 if constant else processor.watts
-        processors[resource] = replace(processor, adds=added or processor.adds, watts=watts)
+        watts = 0.0 if constant_power else processor.watts
+        processors[resource] = replace(processor, adds=adds_traffic or processor.adds, watts=watts)
     return Machine(
         name=name,
         main=_main_processor(name, device),
@@ -274,12 +274,12 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         flash=Flash(
             _curve(need("flash.bandwidth")),
             value("flash.latency"),
-            0.0 if constant else value("flash.watts"),
+            0.0 if constant_power else value("flash.watts"),
             int(value("flash.slots", 1)),
         ),
         dram_bandwidth=need("dram.bandwidth").value,
         dram_budget=need("dram.budget").value,
-        idle_watts=constant.value if constant else need("power.idle").value,
+        idle_watts=constant_power.value if constant_power else need("power.idle").value,
         keeps_tables=chosen_word(name, device, "tables") == "resident",
         read_ahead=value("dram.read_ahead"),
         sync=value("dram.sync"),
@@ -288,15 +288,15 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     )
 
 
-def _processor(path: str, by_path: Mapping[str, Fact], bandwidth: Fact) -> Processor:
+def _processor(path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact) -> Processor:
     """The processor at a path of the file; a share of a rate or bandwidth is one of the device's."""
 
     def value(entry: str, default: float = 0.0) -> float:
-        return by_path[f"{path}.{entry}"].value if f"{path}.{entry}" in by_path else default
+        return facts_by_path[f"{path}.{entry}"].value if f"{path}.{entry}" in facts_by_path else default
 
     def table(entry: str) -> dict[str, Fact]:
         prefix = f"{path}.{entry}."
-        return {p.removeprefix(prefix): f for p, f in by_path.items() if p.startswith(prefix)}
+        return {p.removeprefix(prefix): f for p, f in facts_by_path.items() if p.startswith(prefix)}
 
     peak = {precision: fact.value for precision, fact in table("peak").items()}
     for precision, share in table("rate").items():
@@ -307,14 +307,14 @@ def _processor(path: str, by_path: Mapping[str, Fact], bandwidth: Fact) -> Proce
                 "choose another engine, such as own"
             )
         peak[precision] *= share.value
-    curve, shapes = by_path.get(f"{path}.efficiency"), by_path.get(f"{path}.shapes")
-    attention = by_path.get(f"{path}.attention")
+    curve, shapes = facts_by_path.get(f"{path}.efficiency"), facts_by_path.get(f"{path}.shapes")
+    attention = facts_by_path.get(f"{path}.attention")
     return Processor(
         peak=peak,
         bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
         launch=value("launch"),
         watts=value("watts"),
-        efficiency=_curve(curve) if curve else FULL,
+        efficiency=_curve(curve) if curve else FULL_EFFICIENCY,
         own_efficiency={of: _curve(fact) for of, fact in table("efficiency").items()},
         attention=_curve(attention) if attention else None,
         tile=int(value("tile", 1)),
@@ -342,8 +342,8 @@ def _curve(fact: Fact) -> Curve:
 
 
 def chosen_word(name: str, device: Mapping[str, Any], setting: str) -> str:
-    """One of the settings of `WORDS`; InputError for a value that is none of its choices."""
-    choices = WORDS[setting]
+    """One of the settings of `WORD_SETTINGS`; InputError for a value that is none of its choices."""
+    choices = WORD_SETTINGS[setting]
     word = str(device.get(setting, choices[0]))
     if word not in choices:
         raise InputError(f"{name}: {setting} is {word!r}; choose {' or '.join(choices)}")

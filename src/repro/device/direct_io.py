@@ -40,8 +40,8 @@ class DirectFile:
         self.way = "direct"
         try:
             self._handle = self._open_direct()
-        except OSError as refused:
-            if refused.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             self._handle = os.open(path, os.O_RDONLY)
             self.way = "dropped" if hasattr(os, "posix_fadvise") else "cached"
@@ -66,18 +66,18 @@ class DirectFile:
         Raises:
             OSError: the disk failed, or the file ends before the buffer is full.
         """
-        done = 0
-        while done < len(buffer):
-            window = buffer[done : done + request]
-            size = os.preadv(self._handle, [window], offset + done)
+        read_bytes = 0
+        while read_bytes < len(buffer):
+            window = buffer[read_bytes : read_bytes + request]
+            size = os.preadv(self._handle, [window], offset + read_bytes)
             if size == 0:
                 raise OSError(
-                    errno.EIO, f"ends at byte {offset + done}, {len(buffer)} were wanted", self.path
+                    errno.EIO, f"ends at byte {offset + read_bytes}, {len(buffer)} were wanted", self.path
                 )
             if self.way == "dropped":
-                os.posix_fadvise(self._handle, offset + done, size, os.POSIX_FADV_DONTNEED)
-            yield slice(done, done + size)
-            done += size
+                os.posix_fadvise(self._handle, offset + read_bytes, size, os.POSIX_FADV_DONTNEED)
+            yield slice(read_bytes, read_bytes + size)
+            read_bytes += size
 
     def read(self, buffer: memoryview, offset: int, request: int = REQUEST) -> None:
         """Fill `buffer` from `offset` on; as `read_into`."""

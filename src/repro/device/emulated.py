@@ -142,7 +142,7 @@ class _Running:
     start: float
     remaining: float
     pace: float = 0.0
-    since: float = 0.0
+    pace_since: float = 0.0
     booking: int = 0
 
 
@@ -281,8 +281,8 @@ class EmulatedDevice(Device):
 
     def _change(self, running: _Running, pace: float) -> None:
         now = self.now
-        running.remaining = max(0.0, running.remaining - running.pace * (now - running.since))
-        running.pace, running.since = pace, now
+        running.remaining = max(0.0, running.remaining - running.pace * (now - running.pace_since))
+        running.pace, running.pace_since = pace, now
         running.booking += 1
         self._clock.after(running.remaining / pace, partial(self._end, running, running.booking))
 

@@ -151,8 +151,8 @@ class LocalDevice(Device):
         self._finish(op, done, value, start, self.now)
 
     def _read(self, op: Op, done: Future[Any]) -> None:
-        to = partial(self._readers.put, priority=op.priority)
-        self._clock.submit(lambda: self._work(op, done), to)
+        put = partial(self._readers.put, priority=op.priority)
+        self._clock.submit(lambda: self._work(op, done), put)
 
     def _work(self, op: Op, done: Future[Any]) -> Wake:
         """Run a read on a worker's thread, and delay its end by the rate limit."""
@@ -231,7 +231,7 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
     """
     name = str(config.get("name", "local"))
     try:
-        by_path = {fact.path: fact for fact in facts(config)}
+        facts_by_path = {fact.path: fact for fact in facts(config)}
         pace = _pace(config.get("pace"))
     except InputError as wrong:
         raise InputError(f"{name}: {wrong}") from None
@@ -240,23 +240,23 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
         raise InputError(
             f"{name}: processors are {', '.join(sorted(processors))}; choices: cpu, or cpu and gpu"
         )
-    if "dram.budget" not in by_path:
+    if "dram.budget" not in facts_by_path:
         raise InputError(f"{name}: the device file lacks dram.budget, the bytes that models may hold")
-    budget = by_path["dram.budget"].value
+    budget = facts_by_path["dram.budget"].value
     if processors == {CPU} and budget > (memory := physical_memory()):
         raise InputError(
             f"{name}: dram.budget is {budget / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of "
             "memory; set device.dram.budget.value lower"
         )
-    workers = by_path["flash.slots"].value if "flash.slots" in by_path else 1
-    watts = {resource: by_path.get(path) for resource, path in _WATTS.items()}
+    workers = facts_by_path["flash.slots"].value if "flash.slots" in facts_by_path else 1
+    watts = {resource: facts_by_path.get(path) for resource, path in _WATTS.items()}
     return LocalMachine(
         name=name,
         resources=frozenset({FLASH, *processors}),
         budget=budget,
         workers=int(workers),
         pace=pace,
-        idle_watts=by_path["power.idle"].value if "power.idle" in by_path else None,
+        idle_watts=facts_by_path["power.idle"].value if "power.idle" in facts_by_path else None,
         watts={resource: fact.value for resource, fact in watts.items() if fact},
     )
 

@@ -142,25 +142,25 @@ class _Passes:
     def around(self, ops: Sequence[Slice]) -> Iterator[Slice]:
         """The ops of a lane, with a slice of their pass before those that follow one another."""
         for number, group in groupby(ops, lambda op: op.owner):
-            run = list(group)
+            pass_ops = list(group)
             if number is not None:
                 part = self._passes[number]
-                yield Slice(Level.PASS, part.name, "pass", run[0].start, run[-1].end, part.args)
-            yield from run
+                yield Slice(Level.PASS, part.name, "pass", pass_ops[0].start, pass_ops[-1].end, part.args)
+            yield from pass_ops
 
 
-def _lanes(name: str, rest: str, slices: Sequence[Slice]) -> dict[str, list[Slice]]:
+def _lanes(name: str, others: str, slices: Sequence[Slice]) -> dict[str, list[Slice]]:
     """Slices by lane, each in the first lane where it overlaps none in part; at least one lane."""
     lanes: list[list[Slice]] = [[]]
-    around: list[list[Slice]] = [[]]  # by lane: the slices that hold the next one, outer ones first
+    open_slices: list[list[Slice]] = [[]]  # by lane: the slices that hold the next one, outer ones first
     for piece in sorted(slices, key=lambda s: s.order):
-        lane = next((i for i, holders in enumerate(around) if _fits(holders, piece)), len(lanes))
-        if lane == len(lanes):
+        lane_index = next((i for i, holders in enumerate(open_slices) if _fits(holders, piece)), len(lanes))
+        if lane_index == len(lanes):
             lanes.append([])
-            around.append([])
-        lanes[lane].append(piece)
-        around[lane].append(piece)
-    more_names = [rest if i == 2 and rest != name else f"{rest} {i}" for i in range(2, len(lanes) + 1)]
+            open_slices.append([])
+        lanes[lane_index].append(piece)
+        open_slices[lane_index].append(piece)
+    more_names = [others if i == 2 and others != name else f"{others} {i}" for i in range(2, len(lanes) + 1)]
     return dict(zip([name, *more_names], lanes, strict=True))
 
 
@@ -200,11 +200,11 @@ def _event(lane: int, piece: Slice) -> Event:
 def _counters(trace: Trace, memory: Sequence[tuple[float, float]]) -> Iterator[Event]:
     """Memory held, bytes moved per second and power; each op's bytes and joules are spread over its time."""
     rates = list(_rates(trace))
-    yield from _counter("memory (GB)", sorted({micro(when): size / 1e9 for when, size in memory}.items()))
-    yield from _counter("DRAM traffic (GB/s)", ((when, moved / 1e9) for when, moved, _ in rates))
+    yield from _counter("memory (GB)", sorted({micro(moment): size / 1e9 for moment, size in memory}.items()))
+    yield from _counter("DRAM traffic (GB/s)", ((moment, moved / 1e9) for moment, moved, _ in rates))
     if trace.idle_watts is not None:
         idle = trace.idle_watts
-        yield from _counter("power (W)", ((when, watts + idle) for when, _, watts in rates))
+        yield from _counter("power (W)", ((moment, watts + idle) for moment, _, watts in rates))
 
 
 def _rates(trace: Trace) -> Iterator[tuple[int, float, float]]:
@@ -215,27 +215,27 @@ def _rates(trace: Trace) -> Iterator[tuple[int, float, float]]:
         if end > start:
             edges += [(start, number, True), (end, number, False)]
     running: dict[int, tuple[float, float]] = {}
-    for when, group in groupby(sorted(edges), key=itemgetter(0)):
+    for moment, group in groupby(sorted(edges), key=itemgetter(0)):
         for _, number, begins in group:
             if begins:
                 span = trace.spans[number]
                 running[number] = span.bytes / span.seconds, span.joules / span.seconds
             else:
                 running.pop(number, None)
-        yield when, fsum(rate for rate, _ in running.values()), fsum(rate for _, rate in running.values())
+        yield moment, fsum(rate for rate, _ in running.values()), fsum(rate for _, rate in running.values())
 
 
 def _counter(name: str, values: Iterable[tuple[int, float]]) -> Iterator[Event]:
     """Events of a counter where it changes, in the first four digits."""
-    last: float | None = None
-    exact: float | None = None
-    for when, value in values:
-        if value == exact:
+    last_value: float | None = None
+    last_exact: float | None = None
+    for moment, value in values:
+        if value == last_exact:
             continue
-        exact, short = value, _short(value, 4)
-        if short != last:
-            yield {"ph": "C", "name": name, "pid": 0, "ts": when, "args": {"value": short}}
-            last = short
+        last_exact, short = value, _short(value, 4)
+        if short != last_value:
+            yield {"ph": "C", "name": name, "pid": 0, "ts": moment, "args": {"value": short}}
+            last_value = short
 
 
 def _short(value: float, digits: int = 6) -> float:

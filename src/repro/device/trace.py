@@ -55,8 +55,8 @@ class Trace:
     def within(self, start: float, end: float, on: str | None = None) -> Iterator[Span]:
         """Spans that overlap a window, not clipped, in order of their ends; only those on `on` if given."""
         spans, ends, longest = self._by_end()
-        near = spans[bisect_right(ends, start) : bisect_right(ends, end + longest)]
-        return (s for s in near if s.start < end and (on is None or s.on == on))
+        candidates = spans[bisect_right(ends, start) : bisect_right(ends, end + longest)]
+        return (s for s in candidates if s.start < end and (on is None or s.on == on))
 
     def _by_end(self) -> tuple[list[Span], list[float], float]:
         """Spans sorted by end, their ends, and the longest duration; rebuilt after spans were added."""
@@ -69,18 +69,18 @@ class Trace:
     def busy(self, on: str, start: float = 0.0, end: float = float("inf")) -> float:
         """Seconds of a window in which a resource was busy."""
         clipped = sorted((max(s.start, start), min(s.end, end)) for s in self.within(start, end, on))
-        total, reached = 0.0, start
+        total, busy_until = 0.0, start
         for op_start, op_end in clipped:
-            total += max(0.0, op_end - max(op_start, reached))
-            reached = max(reached, op_end)
+            total += max(0.0, op_end - max(op_start, busy_until))
+            busy_until = max(busy_until, op_end)
         return total
 
     def joules(self, start: float, end: float) -> float | None:
         """Energy of a window, idle power included; `None` if the device's power is unknown."""
         if self.idle_watts is None:
             return None
-        active = 0.0
+        active_joules = 0.0
         for s in self.within(start, end):
-            covered = min(s.end, end) - max(s.start, start)
-            active += s.joules * (covered / s.seconds if s.seconds else 1.0)
-        return active + self.idle_watts * (end - start)
+            overlap = min(s.end, end) - max(s.start, start)
+            active_joules += s.joules * (overlap / s.seconds if s.seconds else 1.0)
+        return active_joules + self.idle_watts * (end - start)

@@ -11,7 +11,7 @@ from queue import PriorityQueue
 from threading import Thread
 
 Job = Callable[[], object]
-_FIRST = float("-inf")
+_FIRST_PRIORITY = float("-inf")
 
 
 class Workers:
@@ -35,7 +35,7 @@ class Workers:
     def close(self) -> None:
         """Finish running jobs, drop waiting ones, and join the threads."""
         for _ in self._threads:
-            self._jobs.put((_FIRST, next(self._order), None))
+            self._jobs.put((_FIRST_PRIORITY, next(self._order), None))
         for thread in self._threads:
             thread.join()
         self._threads.clear()

@@ -28,21 +28,21 @@ from repro.scenarios.generation.answers import first_difference, row_hash
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.registry import made
 
-LONGEST = 800
+LONGEST_TEXT = 800
 """Characters of a text that are printed without `--full`."""
 
-MOST = 8
+MOST_LISTED = 8
 """Records of one name that an error lists."""
 
-FIGURES = ("task_score", "target_task_score", "task_score_difference", "exact_match", "rouge_l", "ties")
-SETTINGS = ("prompts", "skip", "max_tokens", "sampling", "seed")
+FIGURE_NAMES = ("task_score", "target_task_score", "task_score_difference", "exact_match", "rouge_l", "ties")
+SETTING_NAMES = ("prompts", "skip", "max_tokens", "sampling", "seed")
 
 Answer = Mapping[str, Scalar]
 """A stored line: an answer's text and tokens, the target's own, and scores."""
 
 
 def show_answers(
-    cell: str | None, folders: Sequence[Path], data_dir: str | None, again: bool, full: bool
+    cell: str | None, folders: Sequence[Path], data_dir: str | None, compute: bool, full: bool
 ) -> None:
     """Print the page of a cell.
 
@@ -50,8 +50,8 @@ def show_answers(
         cell: a key's first digits, or EXPERIMENT/LABEL,LABEL; the newest record by default.
         folders: of results, of which the first counts that has such a record.
         data_dir: a folder of datasets.
-        again: run the cell again if it has no answers.
-        full: whole texts, not `LONGEST` characters of each.
+        compute: run the cell again if it has no answers.
+        full: whole texts, not `LONGEST_TEXT` characters of each.
 
     Raises:
         InputError: there is no such record, or its answers cannot be computed.
@@ -61,9 +61,9 @@ def show_answers(
     stores = [open_results(folder) for folder in folders]
     record, folder = find_record(cell, stores)
     answers: Sequence[Answer] = next((lines for s in stores if (lines := s.answers(record.key))), [])
-    if again and not answers:
+    if compute and not answers:
         answers = compute_answers(record, stores[0], data_dir, console)
-    for line in (*heading(record, folder), *page(record, answers, data_dir, None if full else LONGEST)):
+    for line in (*heading(record, folder), *page(record, answers, data_dir, None if full else LONGEST_TEXT)):
         console.print(line)
 
 
@@ -78,17 +78,17 @@ def find_record(cell: str | None, stores: Sequence[Results]) -> tuple[Record, Pa
         if cell is None:
             records = sorted(records, key=lambda record: record.provenance.finished)[-1:]
         else:
-            by_key = [record for record in records if record.key.startswith(cell)]
-            records = by_key or [record for record in records if _is_named(record, cell)]
+            key_matches = [record for record in records if record.key.startswith(cell)]
+            records = key_matches or [record for record in records if _is_named(record, cell)]
         if len(records) > 1:
-            listing = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST])
-            rest = f"; and {len(records) - MOST} more" if len(records) > MOST else ""
-            raise InputError(f"{cell!r} is the name of {len(records)} records: {listing}{rest}")
+            listing = "; ".join(f"{record.key[:12]} ({_name(record)})" for record in records[:MOST_LISTED])
+            more_records = f"; and {len(records) - MOST_LISTED} more" if len(records) > MOST_LISTED else ""
+            raise InputError(f"{cell!r} is the name of {len(records)} records: {listing}{more_records}")
         if records:
             return records[0], store.root
-    places = " or ".join(str(store.root) for store in stores)
+    roots = " or ".join(str(store.root) for store in stores)
     subject = "a finished record" if cell is None else f"a finished record {cell!r}"
-    raise InputError(f"{places} does not hold {subject}; give a key, or EXPERIMENT/LABEL,LABEL, or --results")
+    raise InputError(f"{roots} does not hold {subject}; give a key, or EXPERIMENT/LABEL,LABEL, or --results")
 
 
 def _is_named(record: Record, cell: str) -> bool:
@@ -148,15 +148,17 @@ class Example(NamedTuple):
 
     question: str
     references: tuple[str, ...]
-    expected: tuple[str, ...]
+    answers: tuple[str, ...]
 
 
 def heading(record: Record, folder: Path) -> Iterator[str]:
     """What the cell is, and its main figures."""
     config, values = record.provenance.config, known_values(record)
     labels = " ".join(f"{name}={value}" for name, value in record.labels.items())
-    settings = ", ".join(f"{name} {_short(config[name])}" for name in SETTINGS if name in config)
-    figures = ", ".join(f"{name} {_short(values[name])}" for name in FIGURES if values.get(name) is not None)
+    settings = ", ".join(f"{name} {_short(config[name])}" for name in SETTING_NAMES if name in config)
+    figures = ", ".join(
+        f"{name} {_short(values[name])}" for name in FIGURE_NAMES if values.get(name) is not None
+    )
     yield f"[bold]{escape(_name(record))}[/]"
     yield f"  record      {record.key[:12]}, finished {record.provenance.finished}, in {folder}"
     yield f"  cell        {escape(labels)}"
@@ -236,14 +238,14 @@ def _scores(
     """The answer's scores by the task: stored ones, else computed unless that would run code."""
     scoring = scoring_of(cell.dataset)
     for name in scoring.score.metrics if isinstance(scoring, GeneratedText) and scoring.score else ():
-        metric, score, of_target = lookup("metric", name)(), answer.get(name), answer.get(f"target_{name}")
+        metric, score, target_score = lookup("metric", name)(), answer.get(name), answer.get(f"target_{name}")
         if score is None and example is not None and not metric.runs_code:
-            score = metric.score(str(answer["text"]), example.expected)
+            score = metric.score(str(answer["text"]), example.answers)
             if answer["target_text"] is not None:
-                of_target = metric.score(str(answer["target_text"]), example.expected)
+                target_score = metric.score(str(answer["target_text"]), example.answers)
         if score is not None:
-            other = differs and of_target is not None
-            yield f"{name} {_short(score)}" + (f" (the target's {_short(of_target)})" if other else "")
+            is_shown = differs and target_score is not None
+            yield f"{name} {_short(score)}" + (f" (the target's {_short(target_score)})" if is_shown else "")
 
 
 def _example(cell: GenerationScenario, row: Row) -> Example:

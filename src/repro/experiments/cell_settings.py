@@ -16,7 +16,7 @@ from repro.records.results import Results
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made
 
-MATCHED = {
+CALIBRATION_SETTINGS = {
     "match": ("calibrate_draft_to",),
     "confidences": ("draft_calibration",),
     "calibration": ("calibration_prompts",),
@@ -27,8 +27,8 @@ MATCHED = {
 def decisive_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a configuration that can change an outcome, as records have them."""
     settings = dict(made({**portable(config), "labels": {}, "data_dir": None}).decisive_settings)
-    derived = [name for name in MATCHED if settings.pop(name, None) is not None]
-    return settings | {setting: config[setting] for name in derived for setting in MATCHED[name]}
+    derived = [name for name in CALIBRATION_SETTINGS if settings.pop(name, None) is not None]
+    return settings | {setting: config[setting] for name in derived for setting in CALIBRATION_SETTINGS[name]}
 
 
 class RecordsBySettings:
@@ -42,22 +42,22 @@ class RecordsBySettings:
         self._results = results
         self._known: dict[frozenset[tuple[str, str]], dict[str, Record]] = {}
 
-    def like(self, cell: Scenario) -> Record | None:
+    def record_like(self, cell: Scenario) -> Record | None:
         """The record of a cell's settings, a finished one before a failed one; `None` if there is none."""
         machine = None if cell.emulated else content_hash(host_kind())
         labels = {name: cell.labels[name] for name in cell.labels_of(cell.config)}
-        alike = frozenset(labels.items())
-        if alike not in self._known:
-            by_hash = self._known[alike] = {}
+        label_set = frozenset(labels.items())
+        if label_set not in self._known:
+            records_by_hash = self._known[label_set] = {}
             for record in sorted(self._results.with_labels(labels), key=lambda record: not record.done):
-                by_hash.setdefault(_hash_of(record), record)
-        return self._known[alike].get(_hash(cell.config, cell.versions, machine))
+                records_by_hash.setdefault(_hash_of(record), record)
+        return self._known[label_set].get(_hash(cell.config, cell.versions, machine))
 
 
 def _hash_of(record: Record) -> str:
-    about = record.provenance
+    provenance = record.provenance
     try:
-        return _hash(about.config, about.versions, about.inputs.get("machine"))
+        return _hash(provenance.config, provenance.versions, provenance.inputs.get("machine"))
     except (InputError, KeyError):  # a component or a setting of it is gone
         return ""
 

@@ -35,10 +35,10 @@ from repro.scenarios.base import Scenario, silent
 from repro.scenarios.generation.real_passes import RealPasses
 from repro.scenarios.registry import made
 
-OTHER_HOST = 1e-3
+OTHER_HOST_TOLERANCE = 1e-3
 """Relative tolerance on another kind of host, whose kernels round differently."""
 
-TIE = 1e-4
+TIE_MARGIN = 1e-4
 """Largest difference of two logits (fp32) whose order may change on another kind of host."""
 
 State = Literal["equal", "tie", "different", "conf differs", "not checkable here"]
@@ -122,78 +122,80 @@ def _other_cell(record: Record, cell: Scenario, is_whole: bool) -> str:
         "versions": (record.provenance.versions, cell.versions),
         "inputs": (record.provenance.inputs, cell.inputs),
     }
-    unread = set() if is_whole else {"dataset"}  # a beginning reads fewer rows
-    for part, (before, after) in parts.items():
-        names = sorted({n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} - unread)
+    unchecked = set() if is_whole else {"dataset"}  # a beginning reads fewer rows
+    for part, (stored, actual) in parts.items():
+        names = sorted(
+            {n for n in stored.keys() | actual.keys() if stored.get(n) != actual.get(n)} - unchecked
+        )
         changes = [
-            f"{n} {str(before.get(n, 'none'))[:12]} -> {str(after.get(n, 'none'))[:12]}" for n in names
+            f"{n} {str(stored.get(n, 'none'))[:12]} -> {str(actual.get(n, 'none'))[:12]}" for n in names
         ]
         if changes:
             return f"{part}: {', '.join(changes)}"
     return "what its configuration asks has another key now" if is_whole and cell.key != record.key else ""
 
 
-def _tie(cell: Scenario, first: Record) -> str | None:
+def _tie(cell: Scenario, first_record: Record) -> str | None:
     """The reason why rounding alone may change a cell's figures; None if there is none.
 
-    There is one if a model's top two logits are at most `TIE` apart, or if the figures change on this host
-    with another number of threads.
+    There is one if a model's top two logits are at most `TIE_MARGIN` apart, or if the figures change on this
+    host with another number of threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if threads > 1 else 2)
     try:
         with forgetting() as folder:
-            second = cell.run(silent).record
+            second_record = cell.run(silent).record
             margin = smallest_margin(folder / "memo")
     finally:
         torch.set_num_threads(threads)
-    if margin is not None and margin <= TIE:
+    if margin is not None and margin <= TIE_MARGIN:
         return f"two first choices are {margin:.1g} apart in logits"
-    difference = next(differences(first, second, same_host=True), None)
+    difference = next(differences(first_record, second_record, same_host=True), None)
     return difference and f"another number of threads changes {difference} here"
 
 
 def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:
     """A verdict that also says what today's `conf/` would set otherwise; `drifts` has that by key."""
-    drift = drifts.get(verdict.record.key)
-    if drift is None:
+    drift_sentence = drifts.get(verdict.record.key)
+    if drift_sentence is None:
         return verdict
     if verdict.state == "different":
-        return replace(verdict, reason=f"{verdict.reason}; and conf differs: {drift}")
-    return replace(verdict, state="conf differs", reason=drift)
+        return replace(verdict, reason=f"{verdict.reason}; and conf differs: {drift_sentence}")
+    return replace(verdict, state="conf differs", reason=drift_sentence)
 
 
-def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
+def differences(record: Record, other_record: Record, same_host: bool) -> Iterator[str]:
     """Committed figures that differ by more than the tolerance; figures missing in the record are ignored.
 
     On the same kind of host floats must agree to `TOLERANCE` and all other values be equal. On another kind
-    the tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is
-    compared by those alone, and they may differ by the 95% interval of the difference of two such runs: with
-    8-bit activations the last bit of a sum can change an answer.
+    the tolerance is `OTHER_HOST_TOLERANCE`. There, a cell that has figures with standard errors or intervals
+    is compared by those alone, and they may differ by the 95% interval of the difference of two such runs:
+    with 8-bit activations the last bit of a sum can change an answer.
     """
     errors = record.uncertainty if not same_host else {}
     for name in sorted(errors or record.values):
-        before, after = record.values.get(name), other.values.get(name)
+        recorded, computed = record.values.get(name), other_record.values.get(name)
         margin = None
         if name in errors:  # of two runs, by the 95% intervals of both
-            margin = math.hypot(_half(errors[name]), _half(other.uncertainty.get(name, errors[name])))
-        if not _agree(before, after, margin, TOLERANCE if same_host else OTHER_HOST):
-            yield f"{name} {before} -> {after}"
+            margin = math.hypot(_half(errors[name]), _half(other_record.uncertainty.get(name, errors[name])))
+        if not _agree(recorded, computed, margin, TOLERANCE if same_host else OTHER_HOST_TOLERANCE):
+            yield f"{name} {recorded} -> {computed}"
 
 
-def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: bool) -> Iterator[str]:
+def other_rounds(recorded: Sequence[Round], computed: Sequence[Round], same_host: bool) -> Iterator[str]:
     """Rounds of a cell's first answers that differ from the committed ones of the same requests.
 
     Fields that the committed rounds lack are ignored; a request whose rounds are not as many is named.
     """
-    requests = {str(line["request"]) for line in after}
-    before = [line for line in before if str(line["request"]) in requests]
-    if len(before) != len(after) or not after:
-        yield f"{len(requests)} answers of {len(before)} rounds -> {len(after)} rounds"
-    for line, other in zip(before, after, strict=False):
+    requests = {str(line["request"]) for line in computed}
+    recorded = [line for line in recorded if str(line["request"]) in requests]
+    if len(recorded) != len(computed) or not computed:
+        yield f"{len(requests)} answers of {len(recorded)} rounds -> {len(computed)} rounds"
+    for line, match in zip(recorded, computed, strict=False):
         for name, value in line.items():
-            if not _agree(value, other.get(name), None, TOLERANCE if same_host else OTHER_HOST):
-                yield f"{line['request']}, round {line['round']}: {name} {value} -> {other.get(name)}"
+            if not _agree(value, match.get(name), None, TOLERANCE if same_host else OTHER_HOST_TOLERANCE):
+                yield f"{line['request']}, round {line['round']}: {name} {value} -> {match.get(name)}"
 
 
 def _half(spread: Spread) -> float:
@@ -201,14 +203,14 @@ def _half(spread: Spread) -> float:
     return (spread[1] - spread[0]) / 2 if isinstance(spread, tuple) else 1.96 * spread
 
 
-def _agree(before: Scalar, after: Scalar, apart: float | None, relative: float) -> bool:
-    if isinstance(before, str) or isinstance(after, str) or before is None or after is None:
-        return before == after
-    if apart is not None:
-        return abs(before - after) <= apart
-    if isinstance(before, int) and isinstance(after, int):
-        return before == after
-    return math.isclose(before, after, rel_tol=relative, abs_tol=1e-15)
+def _agree(recorded: Scalar, computed: Scalar, margin: float | None, tolerance: float) -> bool:
+    if isinstance(recorded, str) or isinstance(computed, str) or recorded is None or computed is None:
+        return recorded == computed
+    if margin is not None:
+        return abs(recorded - computed) <= margin
+    if isinstance(recorded, int) and isinstance(computed, int):
+        return recorded == computed
+    return math.isclose(recorded, computed, rel_tol=tolerance, abs_tol=1e-15)
 
 
 # --- which cells --------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def select_records(results: Path, names: Sequence[str]) -> dict[str, Record]:
     return {record.key: record for table in tables for record in store.read(table)}
 
 
-def select_cells(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
+def select_cells(results: Path, entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
     """Records by key, each with the number of its first answers to check, or None for the whole cell.
 
     They are selected by entries of table, required labels (`where`), maximum number (`first`) and `prompts`.
@@ -238,10 +240,10 @@ def select_cells(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str
         InputError: an entry selects no record.
     """
     cells: dict[str, tuple[Record, int | None]] = {}
-    for entry in listed:
-        where = dict(entry.get("where", {})).items()
+    for entry in entries:
+        labels = dict(entry.get("where", {})).items()
         records = in_order(select_records(results, [entry["table"]]).values())
-        records = [record for record in records if where <= dict(record.labels).items()]
+        records = [record for record in records if labels <= dict(record.labels).items()]
         if not records:
             raise InputError(f"conf/check.yaml: {entry} finds no cell in {results}")
         cells |= {record.key: (record, entry.get("prompts")) for record in records[: entry.get("first")]}
@@ -296,12 +298,12 @@ def check_results(
         raise InputError(f"{results} has no table with cells; name another folder by --results")
     store = open_results(results)
 
-    def first_answers(record: Record) -> Beginning | None:
+    def beginning_of(record: Record) -> Beginning | None:
         return beginning(store, record, prompts or cells[record.key][1])
 
     drifts, passes = find_drift(store, {record.key for record in records}), RealPasses()
     with forgetting():
-        checked = verdicts(records, data_dir, first_answers, passes)
+        checked = verdicts(records, data_dir, beginning_of, passes)
         status = report(Console(), (beside_conf(verdict, drifts) for verdict in checked))
     report_passes(Console(), passes)
     return status
@@ -310,13 +312,13 @@ def check_results(
 def verdicts(
     records: Sequence[Record],
     data_dir: str | None,
-    first_answers: Callable[[Record], Beginning | None],
+    beginning_of: Callable[[Record], Beginning | None],
     passes: RealPasses,
 ) -> Iterator[CheckedCell]:
     """Check cells one by one with a progress bar, grouped by model."""
     records = sorted(records, key=_likeness)
     for record in track(records, "checking", console=Console(stderr=True), transient=True):
-        yield check(record, data_dir, first_answers(record), passes)
+        yield check(record, data_dir, beginning_of(record), passes)
 
 
 def _likeness(record: Record) -> str:
@@ -324,12 +326,12 @@ def _likeness(record: Record) -> str:
     return canonical([config["target"], config.get("compression"), config["dataset"], record.experiment])
 
 
-def report(console: Console, checked: Iterable[CheckedCell]) -> int:
+def report(console: Console, verdicts: Iterable[CheckedCell]) -> int:
     """Print all cells that are not equal, and the tally even if interrupted; returns the exit status."""
     tally: Counter[str] = Counter()
     is_whole = False
     try:
-        for verdict in checked:
+        for verdict in verdicts:
             tally[verdict.state] += 1
             if verdict.state != "equal":
                 record = verdict.record
@@ -339,8 +341,8 @@ def report(console: Console, checked: Iterable[CheckedCell]) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; of the cells so far:", style="red")
     count = tally.total() - tally["not checkable here"]
-    counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
-    console.print(f"{count} of {tally.total()} cells checked: {counts}", highlight=False, soft_wrap=True)
+    state_texts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
+    console.print(f"{count} of {tally.total()} cells checked: {state_texts}", highlight=False, soft_wrap=True)
     if too_few := 2 * count < tally.total():
         console.print("fewer than half of the cells could be checked", style="red")
     return int(not is_whole or too_few or tally["different"] + tally["conf differs"] > 0)
@@ -348,10 +350,10 @@ def report(console: Console, checked: Iterable[CheckedCell]) -> int:
 
 def report_passes(console: Console, passes: RealPasses) -> None:
     """Print how many rows came from passes of methods, through tree attention and compacted caches."""
-    if rows := passes.rows:
-        methods = ", ".join(f"{name} {count}" for name, count in sorted(rows.items()))
+    if counts := passes.rows:
+        methods = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         console.print(
-            f"{rows.total()} rows of real passes (tree attention, compacted caches) equal the targets' own "
+            f"{counts.total()} rows of real passes (tree attention, compacted caches) equal the targets' own "
             f"texts and cached rows: {methods}",
             highlight=False,
             soft_wrap=True,

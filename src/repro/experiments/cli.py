@@ -31,7 +31,7 @@ from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.command_words import by_experiment, check_arguments, explain, judged_in_cells
 from repro.experiments.composing import load_components, publish
-from repro.experiments.guide.choices import KEEP_AT, completions
+from repro.experiments.guide.choices import BASH_WORDBREAKS, completions
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import Terminated, go_on, stop_message, stopping
 from repro.experiments.plan import PlannedCell, plain, plan_cell, request, sweep_plan, table_section, words_of
@@ -39,23 +39,23 @@ from repro.experiments.progress import Watcher, alone
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.notes import Note
-from repro.experiments.summaries.sweep_table import DELETED, sweep_table
+from repro.experiments.summaries.sweep_table import DELETED_VALUE, sweep_table
 from repro.experiments.sweep import Engine, Sweep
 from repro.experiments.tables import Asked
-from repro.experiments.unread import OF_NO_CELL, UnreadWords
+from repro.experiments.unread import UNREAD_BY_PAGES, UnreadWords
 from repro.records.record import canonical
 from repro.reports.spec.beside import as_typed
 from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
 
-OF_A_COMMAND = ("name", "sweep", "results", "outputs", "wandb", "table")
+COMMAND_SETTINGS = ("name", "sweep", "results", "outputs", "wandb", "table")
 """Settings of which a sweep has one value."""
 SWEEPERS = ("grid",)
 LAUNCHERS = ("cells", "dask")
 FULL_ERROR = "HYDRA_FULL_ERROR"
-FORESEEN = (InputError, HydraException, OmegaConfBaseException, OSError, RecursionError)
+FORESEEN_ERRORS = (InputError, HydraException, OmegaConfBaseException, OSError, RecursionError)
 """Errors of the input or of the disk, which end a command with one sentence."""
-WIDE = 200
+SCREEN_WIDTH = 200
 """Width of the output in columns if it is not a terminal."""
 
 
@@ -79,32 +79,32 @@ class Command:
             quiet()
             load_components()
             _require_one_cell(config)
-            section, unread = table_section(config), UnreadWords(words_of(HydraConfig.get()))
+            section, unread_words = table_section(config), UnreadWords(words_of(HydraConfig.get()))
             settings = plain(config)
             if isinstance(section, dict):
-                unread.see_unread(OF_NO_CELL)
-                unread.require_none()
+                unread_words.see_unread(UNREAD_BY_PAGES)
+                unread_words.require_none()
                 page = Sweep(settings, screen())
                 show_files(page.console, page.read(str(config.name), section))
                 return
-            unread.see(settings)
-            unread.require_none()
+            unread_words.see(settings)
+            unread_words.require_none()
             sweep = Sweep(settings, screen())
             with alone(scenario_of(settings).labels_of(settings)["method"]) as progress:
-                note = sweep.cell(settings, progress)
-            if sweep.mode == "list" or note.state == "skipped":
-                sweep.finish(Asked(str(config.name)), None, [note])
+                cell_note = sweep.cell(settings, progress)
+            if sweep.mode == "list" or cell_note.state == "skipped":
+                sweep.finish(Asked(str(config.name)), None, [cell_note])
                 return
-            show_note(sweep.console, sweep.store, sweep.outputs, note, sweep.tracked)
-            if note.state == "failed":
-                raise InputError(note.error)
+            show_note(sweep.console, sweep.store, sweep.outputs, cell_note, sweep.tracked)
+            if cell_note.state == "failed":
+                raise InputError(cell_note.error)
 
     @contextmanager
     def _keeping_errors(self) -> Iterator[None]:
         """Within the block, a foreseen error is kept: Hydra would say first which job it was."""
         try:
             yield
-        except FORESEEN as wrong:
+        except FORESEEN_ERRORS as wrong:
             self.error = wrong
 
     def run_sweep(
@@ -133,12 +133,12 @@ class Command:
             if not is_list:
                 sweep.tracker.check()
             _make_folder(config)
-            watched = self.watched = Watcher(announced=len(jobs))
-            opened = nullcontext() if engine is None or is_list else engine
+            watcher = self.watched = Watcher(announced_cells=len(jobs))
+            engine_context = nullcontext() if engine is None or is_list else engine
             try:
-                with nullcontext() if is_list else watched.on_screen(), opened as workers:
-                    sweep.run(_plan_cells(config, loader, jobs, watched), watched, workers)
-                self.has_failed = _is_unfinished(config, sweep, watched)
+                with nullcontext() if is_list else watcher.on_screen(), engine_context as open_engine:
+                    sweep.run(_plan_cells(config, loader, jobs, watcher), watcher, open_engine)
+                self.has_failed = _is_unfinished(config, sweep, watcher)
             finally:
                 sweep.tracker.close()
 
@@ -166,17 +166,17 @@ def _require_sweep(config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
         raise InputError(
             f"{unknown('hydra/sweeper', sweeper, SWEEPERS)}; it lists the values that -m goes through"
         )
-    varied = set().union(*jobs).difference(set(jobs[0]).intersection(*jobs))
-    for key in sorted({override.lstrip("+~").partition("=")[0] for override in varied}):
-        if key.partition(".")[0] in OF_A_COMMAND:
+    varied_overrides = set().union(*jobs).difference(set(jobs[0]).intersection(*jobs))
+    for key in sorted({override.lstrip("+~").partition("=")[0] for override in varied_overrides}):
+        if key.partition(".")[0] in COMMAND_SETTINGS:
             raise InputError(f"{key} has several values, and a sweep has one {key}; run the command for each")
     table = table_section(config)
     if isinstance(table, TableSpec):
         request(config).require_rows(request(config).spec(table))
 
 
-def _require_one_folder(about: Any) -> None:
-    if about.job.chdir:
+def _require_one_folder(hydra: Any) -> None:
+    if hydra.job.chdir:
         raise InputError(
             "hydra.job.chdir is true, and every cell would have results and outputs of its own below its "
             "job's folder; leave it out, since folders are relative to where the command starts"
@@ -194,7 +194,7 @@ def _make_folder(config: DictConfig) -> None:
 
 
 def _plan_cells(
-    config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]], watched: Watcher
+    config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]], watcher: Watcher
 ) -> Iterator[PlannedCell]:
     """Plan the cells of a sweep, one after the other; arguments as of `run_sweep`.
 
@@ -204,74 +204,74 @@ def _plan_cells(
     words = words_of(config.hydra)
     if config.table:  # a draft that a method does not take still names its row
         words = [word for word in words if not word.startswith("model@draft=")]
-    plan, unread = sweep_plan(config, loader, jobs), UnreadWords(words)
+    plan, unread_words = sweep_plan(config, loader, jobs), UnreadWords(words)
     for number, overrides in enumerate(jobs):
-        yield plan_cell(plan, number, overrides, unread)
-    unread.require_none()
+        yield plan_cell(plan, number, overrides, unread_words)
+    unread_words.require_none()
     table = table_section(config)
     if not isinstance(table, TableSpec) or not request(config).whole:
         return
-    names, spec = watched.label_names(), request(config).spec(table)
+    names, spec = watcher.label_names(), request(config).spec(table)
     parts = (part for column in spec.columns for part in (column.where, column.over))
     for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
         if name not in names:
             raise InputError(f"in table {spec.experiment!r} {unknown('label', name, names)}")
 
 
-def _is_unfinished(config: DictConfig, sweep: Sweep, watched: Watcher) -> bool:
+def _is_unfinished(config: DictConfig, sweep: Sweep, watcher: Watcher) -> bool:
     """Print and write a sweep's table. Returns whether it, or a cell, failed or was not run."""
-    lost = [watched.name(number) for number in range(watched.total) if number not in watched.finished]
-    if lost:
+    lost_cells = [watcher.name(number) for number in range(watcher.total) if number not in watcher.finished]
+    if lost_cells:
         tell_error(
-            f"{len(lost)} of {watched.total} cells of the plan were not run: {_first_of(lost)}\n"
+            f"{len(lost_cells)} of {watcher.total} cells of the plan were not run: {_first_of(lost_cells)}\n"
             "  the same command goes on with what is done"
         )
-    first: dict[str, Note] = {}  # a cell that is listed twice is shown once
-    for number, note in sorted(watched.finished.items()):
+    first_notes: dict[str, Note] = {}  # a cell that is listed twice is shown once
+    for number, note in sorted(watcher.finished.items()):
         if note.state != "written":
-            first.setdefault(canonical([note.key or note.chosen or number, note.labels]), note)
-    notes = [*first.values()]
+            first_notes.setdefault(canonical([note.key or note.chosen or number, note.labels]), note)
+    notes = [*first_notes.values()]
     if not notes:
-        return bool(lost)
+        return bool(lost_cells)
     try:
         _write_table(config, sweep, notes)
     except (InputError, OSError) as wrong:  # all records are kept
         tell_error(explain(wrong))
         return True
-    failed = [note for note in notes if note.error]  # a list has none of cells that failed before
-    for error in dict.fromkeys(note.error for note in failed):
-        cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
+    failed_notes = [note for note in notes if note.error]  # a list has none of cells that failed before
+    for error in dict.fromkeys(note.error for note in failed_notes):
+        cells = [" ".join(note.labels.values()) for note in failed_notes if note.error == error]
         tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {_first_of(cells)}")
-    if (failed or lost) and sweep.mode != "list":
+    if (failed_notes or lost_cells) and sweep.mode != "list":
         sweep.console.print(go_on([*map(as_typed, sys.argv)], sweep.mode), style="red", soft_wrap=True)
-    return bool(failed or lost)
+    return bool(failed_notes or lost_cells)
 
 
 def _write_table(config: DictConfig, sweep: Sweep, notes: list[Note]) -> None:
     """Write the table of the experiment, or of the sweep's own."""
-    about, table = request(config), table_section(config)
+    query, table = request(config), table_section(config)
     overrides = _by_key(words_of(config.hydra))
     if table is None and sweep.mode != "list" and (result := sweep_table(notes, sweep.store, overrides)):
         result.command.write(result.name, sweep.results)
-        about, table, notes = Asked(result.name), result.table, result.notes
-    show_files(sweep.console, sweep.finish(about, table if isinstance(table, TableSpec) else None, notes))
+        query, table, notes = Asked(result.name), result.table, result.notes
+    show_files(sweep.console, sweep.finish(query, table if isinstance(table, TableSpec) else None, notes))
 
 
 def _by_key(words: Sequence[str]) -> dict[str, str]:
     """The values of overrides as they were typed, by key; of `~NAME` the value is null."""
-    pairs = (word.partition("=") for word in words)
-    return {key: value if equals else DELETED for key, equals, value in pairs}
+    key_values = (word.partition("=") for word in words)
+    return {key: value if equals else DELETED_VALUE for key, equals, value in key_values}
 
 
 def _first_of(cells: Sequence[str]) -> str:
     """Names of cells in a line, as many as fit there."""
-    return textwrap.shorten("; ".join(cells), WIDE - 40, placeholder=" ...")
+    return textwrap.shorten("; ".join(cells), SCREEN_WIDTH - 40, placeholder=" ...")
 
 
 def screen() -> Console:
-    """The console for progress and tables; `WIDE` columns if the output is a file or a pipe."""
-    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if narrow else WIDE)
+    """The console for progress and tables; `SCREEN_WIDTH` columns if the output is a file or a pipe."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if has_width else SCREEN_WIDTH)
 
 
 def quiet() -> None:
@@ -289,7 +289,7 @@ def complete(arguments: list[str]) -> bool:
     """Answer a shell's question for names of a group. Returns whether that was all that was asked."""
     if "install=bash" in arguments:
         arguments[0] = "repro"  # what can be completed; `python -m repro` cannot
-        print(KEEP_AT)
+        print(BASH_WORDBREAKS)
     if "query=bash" not in arguments:
         return False
     names = completions(os.environ.get("COMP_LINE", ""))
@@ -341,7 +341,7 @@ def _telling_errors(statuses: list[int]) -> Iterator[None]:
     """Within the block, a foreseen error is printed, and the exit status 2 added."""
     try:
         yield
-    except FORESEEN as wrong:
+    except FORESEEN_ERRORS as wrong:
         if os.environ.get(FULL_ERROR):
             raise
         tell_error(explain(wrong))

@@ -31,25 +31,25 @@ from repro.records.build_cache import file_error
 from repro.reports.spec.beside import carry, carry_all
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.scenarios.registry import GROUPS
-from repro.scenarios.sections import CHOSEN, DRAFTS
+from repro.scenarios.sections import DRAFT_ROLE, SECTION_OPTIONS
 
-FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
-NOT_TAKEN = {
-    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), FIRST),
+FIRST_FILE = "the first file is conf/config.yaml, to which --config-dir adds a folder"
+REFUSED_FLAGS = {
+    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), FIRST_FILE),
     "--experimental-rerun": "it reads a pickle, which may run code",
 }
 """Hydra's flags that would have others' files where ours belong."""
-HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
-AMBIGUOUS = re.compile("Ambiguous value for argument '(.*)'")
-ABOUT = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
+HOME_PATTERN, QUOTE_PATTERN = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
+AMBIGUOUS_VALUE = re.compile("Ambiguous value for argument '(.*)'")
+CLASS_LINES = re.compile(r"^\s*(full_key: *$|(object|reference)_type=.*$)", re.MULTILINE)
 """Lines in which OmegaConf names classes."""
 FOLDER_FLAGS = ("--config-dir", "-cd")
-COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
+COMMAND_FLAGS = ("run", "multirun", "cfg", "info", "shell_completion")
 """Flags of which a command has one."""
-OF_A_SHOWN_CONFIG = ("--resolve", "--package", "-p")
+CONFIG_FLAGS = ("--resolve", "--package", "-p")
 EXPERIMENT = "experiment"
 SEARCH_PATH = "hydra.searchpath"
-SEARCHES = re.compile(r"\s*hydra\.searchpath\s*=")
+SEARCH_PATTERN = re.compile(r"\s*hydra\.searchpath\s*=")
 SCHEME = "conf"
 """Of folders that are read by `composing.ConfFolder`, which checks what files of others say."""
 
@@ -92,8 +92,8 @@ def by_experiment(arguments: list[str]) -> list[list[str]]:
             continue
         values = override._value
         all_names = sorted(experiments())
-        listed = values.filter(all_names) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
-        names = [*dict.fromkeys(map(unquote, listed))]
+        texts = values.filter(all_names) if isinstance(values, Glob) else [*override.sweep_string_iterator()]
+        names = [*dict.fromkeys(map(unquote, texts))]
         if any({"grid", "table"} & experiment_file(name).keys() for name in names):
             return [[*arguments[:index], f"{EXPERIMENT}={name}", *arguments[index + 1 :]] for name in names]
     return [arguments]
@@ -101,17 +101,17 @@ def by_experiment(arguments: list[str]) -> list[list[str]]:
 
 def as_conf(path: str) -> str:
     """An element of a search path for `ConfFolder`; InputError for a package that is not one folder."""
-    scheme, _, rest = path.rpartition("://")
+    scheme, _, folder_path = path.rpartition("://")
     if scheme == "pkg":
         try:
-            spec = find_spec(rest.replace("/", "."))
+            spec = find_spec(folder_path.replace("/", "."))
         except ImportError:
             spec = None
         folders = [*(spec.submodule_search_locations or ())] if spec else []
         if len(folders) != 1:
             raise InputError(f"{path} is not one folder of configuration files")
-        rest = folders[0]
-    return f"{SCHEME}://{rest}" if scheme in ("", "file", "pkg") else path
+        folder_path = folders[0]
+    return f"{SCHEME}://{folder_path}" if scheme in ("", "file", "pkg") else path
 
 
 def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
@@ -120,23 +120,23 @@ def with_checked_folders(words: Sequence[str], *folders: str) -> list[str]:
     Raises:
         InputError: a file there, which is another's, would be put among Hydra's settings (`a@hydra.b=c`).
     """
-    searched = [*folders, *_search_path(words)]
-    rest = [text for text in words if not SEARCHES.match(text)]
-    paths = [as_conf(path) for path in searched]
+    search_paths = [*folders, *_search_path(words)]
+    other_words = [text for text in words if not SEARCH_PATTERN.match(text)]
+    paths = [as_conf(path) for path in search_paths]
     roots = [*conf_folders()[1:], *(Path(path.rpartition("://")[2]) for path in paths)]
-    for text in rest:
+    for text in other_words:
         key, _, name = text.lstrip("+~").partition("=")
         group, _, package = key.partition("@")
         for path in (root / group / f"{name}.yaml" for root in roots if HYDRA in package):
             if path.exists():
                 require_settings({HYDRA: {}}, str(path))
-    return [*rest, *([f"{SEARCH_PATH}=[{','.join(map(word, paths))}]"] if paths else [])]
+    return [*other_words, *([f"{SEARCH_PATH}=[{','.join(map(word, paths))}]"] if paths else [])]
 
 
 def _search_path(words: Iterable[str]) -> list[str]:
     """The folders of a command's search path."""
     paths: list[str] = []
-    for text in filter(SEARCHES.match, words):
+    for text in filter(SEARCH_PATTERN.match, words):
         value = parse(text).value()
         paths += map(str, value if isinstance(value, list) else [value])
     return paths
@@ -154,8 +154,8 @@ def judged_in_cells(words: Sequence[str]) -> list[str]:
     if not any(map(_is_set_in_a_choice, words)):
         return [*words]
     overrides = [parse(text) for text in words if not text.startswith("-")]
-    varied = {override.key_or_group for override in overrides if override.is_sweep_override()} | _axes(words)
-    if not any(is_group(name.partition("@")[0]) for name in varied):
+    axes = {override.key_or_group for override in overrides if override.is_sweep_override()} | _axes(words)
+    if not any(is_group(name.partition("@")[0]) for name in axes):
         return [*words]
     return [carry(text) if _is_set_in_a_choice(text) else text for text in words]
 
@@ -175,7 +175,7 @@ def _axes(words: Sequence[str]) -> set[str]:
 def _is_set_in_a_choice(override: str) -> bool:
     """Whether an override sets something in a section that a choice fills, to the same in all cells."""
     section, dot, _ = override.partition("=")[0].partition(".")
-    is_filled = section in (*CHOSEN, "draft") or DRAFTS.fullmatch(section)
+    is_filled = section in (*SECTION_OPTIONS, "draft") or DRAFT_ROLE.fullmatch(section)
     return bool(dot and is_filled) and not parse(override).is_sweep_override()
 
 
@@ -184,37 +184,40 @@ def check_arguments(arguments: list[str]) -> list[str]:
 
     What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
     """
-    quoted = [text if QUOTED.search(text) else HOME.sub(lambda at: word(at[0]), text) for text in arguments]
+    literals = [
+        text if QUOTE_PATTERN.search(text) else HOME_PATTERN.sub(lambda at: word(at[0]), text)
+        for text in arguments
+    ]
     flags = get_args_parser()._option_string_actions
-    takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
-    ordered = in_order(quoted, takes)
+    arities = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
+    words = in_order(literals, arities)
     commands: dict[str, str] = {}
-    for text in ordered:
+    for text in words:
         flag = text.partition("=")[0]
-        if flag in NOT_TAKEN:
-            raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
-        if flag in flags and flags[flag].dest in COMMANDS:
+        if flag in REFUSED_FLAGS:
+            raise InputError(f"{flag} is not taken here: {REFUSED_FLAGS[flag]}")
+        if flag in flags and flags[flag].dest in COMMAND_FLAGS:
             commands.setdefault(flags[flag].dest, text)
     if len(commands) > 1:
-        both = " and ".join(commands.values())
-        raise InputError(f"{both} exclude each other; leave one out (sweep=list shows a sweep's cells)")
-    for flag in OF_A_SHOWN_CONFIG:
-        if flag in ordered and not any(re.match("(--cfg|-c|--help|-h)(=|$)", each) for each in ordered):
+        conflict = " and ".join(commands.values())
+        raise InputError(f"{conflict} exclude each other; leave one out (sweep=list shows a sweep's cells)")
+    for flag in CONFIG_FLAGS:
+        if flag in words and not any(re.match("(--cfg|-c|--help|-h)(=|$)", each) for each in words):
             raise InputError(
                 f"{flag} is for --cfg, which shows a configuration; leave it out, or add --cfg job"
             )
-    if {"-sc", "--shell-completion"} & {*ordered}:
-        return ordered
+    if {"-sc", "--shell-completion"} & {*words}:
+        return words
     folders = []
-    while at := next((n for n, each in enumerate(ordered) if each.partition("=")[0] in FOLDER_FLAGS), -1) + 1:
-        flag, _, folder = ordered.pop(at - 1).partition("=")
-        folders.append(folder or ordered.pop(at - 1))
+    while at := next((n for n, each in enumerate(words) if each.partition("=")[0] in FOLDER_FLAGS), -1) + 1:
+        flag, _, folder = words.pop(at - 1).partition("=")
+        folders.append(folder or words.pop(at - 1))
         if not Path(folders[-1]).is_dir():
             raise InputError(f"{flag} {folders[-1]}: there is no such folder")
-    if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in ordered):
-        check_overrides(ordered)  # of folders beside ours only Hydra knows the names
-    sweep = {"-m", "--multirun"} & {*ordered} or any(each.startswith(f"{EXPERIMENT}=") for each in ordered)
-    return carry_all(with_checked_folders(ordered, *map(os.path.abspath, folders)), bool(sweep))
+    if not folders and not any(each.lstrip("+").startswith(SEARCH_PATH) for each in words):
+        check_overrides(words)  # of folders beside ours only Hydra knows the names
+    is_sweep = {"-m", "--multirun"} & {*words} or any(each.startswith(f"{EXPERIMENT}=") for each in words)
+    return carry_all(with_checked_folders(words, *map(os.path.abspath, folders)), bool(is_sweep))
 
 
 def explain(wrong: Exception) -> str:
@@ -230,15 +233,15 @@ def explain(wrong: Exception) -> str:
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and isinstance(
         cause.parent_node, DictConfig
     ):
-        above = str(cause.full_key).rpartition(".")[0]
-        return no_setting(above, str(cause.key), cause.parent_node)
+        section = str(cause.full_key).rpartition(".")[0]
+        return no_setting(section, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return file_error(wrong)
     if isinstance(wrong, OverrideParseException):
         return unreadable(str(wrong.override))
-    if several := AMBIGUOUS.search(str(wrong)):
-        key, _, value = several[1].partition("=")
+    if match := AMBIGUOUS_VALUE.search(str(wrong)):
+        key, _, value = match[1].partition("=")
         quoted = f"{key}='\"{value}\"'"
-        return f"{several[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
-    parts = [" ".join(ABOUT.sub("", str(part)).split()) for part in (wrong, cause or "")]
+        return f"{match[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
+    parts = [" ".join(CLASS_LINES.sub("", str(part)).split()) for part in (wrong, cause or "")]
     return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))

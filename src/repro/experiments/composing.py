@@ -21,11 +21,11 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
-from hydra_plugins.repro_grid import LATER
+from hydra_plugins.repro_grid import POSTPONED
 from repro.core.errors import InputError
 from repro.core.foreign import (
     HYDRA,
-    WHOLE,
+    WHOLE_CELL_GROUPS,
     require_header,
     require_overrides,
     require_settings,
@@ -40,9 +40,9 @@ from repro.reports.spec.experiment import grid_of
 from repro.scenarios.registry import GROUPS
 from repro.scenarios.sections import OWN_WEIGHTS, require_no_names
 
-COMPANION = "companion/"
+COMPANION_PREFIX = "companion/"
 DEFAULT_TARGET = "smollm2_135m"
-OURS = "main"
+MAIN_PROVIDER = "main"
 """Hydra's name for the folder of `config.yaml`, whose files may say anything; those of others may not."""
 
 
@@ -67,7 +67,7 @@ class SearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append both; the folder of `config.yaml` is read by `ConfFolder`."""
         for element in search_path.get_path():
-            if element.provider == OURS:
+            if element.provider == MAIN_PROVIDER:
                 element.path = as_conf(str(element.path))
         search_path.append("repro", f"{Components.scheme()}://")
         for folder_of_user in conf_folders()[1:]:
@@ -87,7 +87,7 @@ class ConfFolder(FileConfigSource):
     @property
     def is_ours(self) -> bool:
         """Whether its files may say anything."""
-        return self.provider == OURS
+        return self.provider == MAIN_PROVIDER
 
     @staticmethod
     def scheme() -> str:
@@ -120,7 +120,7 @@ class ConfFolder(FileConfigSource):
         if not self.is_ours:
             require_settings({HYDRA: content} if group == HYDRA else content, path)
             package = require_header(package, group, path)
-        if group in WHOLE:
+        if group in WHOLE_CELL_GROUPS:
             package = "_global_"
         if group == EXPERIMENT:
             content = {"name": name, **content}
@@ -130,22 +130,24 @@ class ConfFolder(FileConfigSource):
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": package})
 
 
-def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
+def with_sweep(content: Mapping[str, Any], foreign_path: str = "") -> dict[str, Any]:
     """A file's content; one with a `grid`, or a table of one cell, gets the sweep that Hydra makes of it.
 
     Args:
         content: of a file about the whole configuration.
-        foreign: the file's path if it is another's: InputError if its grid varies more than settings.
+        foreign_path: the file's path if it is another's: InputError if its grid varies more than settings.
     """
     has_columns = bool({"columns", "like"} & {*(content.get("table") or ())})
     if not content.get("grid") and not has_columns:
         return dict(content)
     grid = grid_of(content)
-    if foreign:
+    if foreign_path:
         parts: list[Mapping[str, Any]] = [grid.params, *grid.choices]
         for part in parts:
-            listed = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
-            require_overrides(((name, value) for name, values in listed for value in values), foreign)
+            part_values = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
+            require_overrides(
+                ((name, value) for name, values in part_values for value in values), foreign_path
+            )
     sweeper = {"params": _postpone_references(grid.params), "cells": _postpone_references(grid.choices)}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
@@ -156,11 +158,11 @@ def _postpone_references(overrides: Any) -> Any:
         return {name: _postpone_references(value) for name, value in overrides.items()}
     if isinstance(overrides, list):
         return [_postpone_references(value) for value in overrides]
-    return overrides.replace("${", LATER)
+    return overrides.replace("${", POSTPONED)
 
 
 @cache
-def _parse_file(path: str, changed: int, size: int) -> tuple[str | None, Any]:
+def _parse_file(path: str, changed_ns: int, size: int) -> tuple[str | None, Any]:
     """A file's package header and content; `changed` and `size` are part of the cache key."""
     text = read_yaml(Path(path))
     content = parse_yaml(text, path, _loader())
@@ -174,8 +176,8 @@ def _parse_file(path: str, changed: int, size: int) -> tuple[str | None, Any]:
 @cache
 def _loader() -> Any:
     """OmegaConf's YAML loader, on the C parser if PyYAML has it."""
-    rules = get_yaml_loader()
-    return type("Loader", (yaml.CSafeLoader, rules), {}) if yaml.__with_libyaml__ else rules
+    hydra_loader = get_yaml_loader()
+    return type("Loader", (yaml.CSafeLoader, hydra_loader), {}) if yaml.__with_libyaml__ else hydra_loader
 
 
 class Components(ConfigSource):
@@ -245,13 +247,13 @@ class Models(ConfigSource):
     def is_config(self, config_path: str) -> bool:
         """Whether a path names a companion or a checkpoint."""
         group, _, name = config_path.partition("/")
-        return group == "model" and (name.startswith(COMPANION) or model_file(name) is not None)
+        return group == "model" and (name.startswith(COMPANION_PREFIX) or model_file(name) is not None)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """A model's file."""
         name = config_path.partition("/")[2]
-        if name.startswith(COMPANION):
-            method = name.removeprefix(COMPANION)
+        if name.startswith(COMPANION_PREFIX):
+            method = name.removeprefix(COMPANION_PREFIX)
             needs = lookup("method", method).companion if method else "draft"  # type: ignore[attr-defined]
             content: dict[str, Any] = {"defaults": [f"{DEFAULT_TARGET}_{needs}"]}
         else:
@@ -282,6 +284,6 @@ def _fields(group: str, name: str) -> type:
         name: str if get_origin(kind) is Literal else kind  # OmegaConf knows no choices
         for name, kind in get_type_hints(cls).items()
     }
-    rows: list[Any] = [("name", str, field(default=name))]
-    rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
-    return make_dataclass(cls.__name__, rows)
+    field_rows: list[Any] = [("name", str, field(default=name))]
+    field_rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
+    return make_dataclass(cls.__name__, field_rows)

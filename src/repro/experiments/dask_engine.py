@@ -31,7 +31,7 @@ from repro.experiments.composing import load_components
 from repro.experiments.sweep import Cell, Engine, Lost, Outcome, compute
 from repro.records.provenance import usable_cores
 
-LOSSES = 3
+MOST_LOSSES = 3
 """Workers that may die in a cell before it is given up."""
 
 LOOK_S = 2.0
@@ -40,9 +40,9 @@ LOOK_S = 2.0
 TELL_S = 30.0
 """After which a sweep says that no worker has come."""
 
-GO_ON = "the same command goes on with what is done"
+GO_ON_HINT = "the same command goes on with what is done"
 
-QUEUES = {
+QUEUE_CLASSES = {
     "slurm": "SLURMCluster",
     "pbs": "PBSCluster",
     "lsf": "LSFCluster",
@@ -52,9 +52,9 @@ QUEUES = {
 }
 """Classes of dask-jobqueue, by name of the queue."""
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-SETTINGS = {
+DASK_SETTINGS = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.worker.memory.terminate": False,  # the system ends who takes too much
     "distributed.worker.memory.pause": False,
@@ -67,7 +67,7 @@ SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.scheduler.work-stealing": False,
-    "distributed.scheduler.allowed-failures": LOSSES - 1,
+    "distributed.scheduler.allowed-failures": MOST_LOSSES - 1,
     "distributed.dashboard.link": "",
 }
 
@@ -80,7 +80,7 @@ class Cluster:
         workers: how many processes compute; null on this machine is one a core, and of a queue one job.
         threads: of each worker; null divides this machine's cores, and is 1 elsewhere.
         address: of a scheduler that runs, as `tcp://HOST:8786`; its workers are used.
-        queue: a queue in which jobs with workers are started: one of `QUEUES`.
+        queue: a queue in which jobs with workers are started: one of `QUEUE_CLASSES`.
         job: arguments of that queue's class in dask-jobqueue, as `{cores: 4, memory: 16GB}`.
     """
 
@@ -95,8 +95,8 @@ class Cluster:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InputError(f"hydra.launcher.{name} is {value!r}; it must be a number from 1, or null")
-        if self.queue is not None and self.queue not in QUEUES:
-            raise InputError(unknown("hydra.launcher.queue", str(self.queue), QUEUES))
+        if self.queue is not None and self.queue not in QUEUE_CLASSES:
+            raise InputError(unknown("hydra.launcher.queue", str(self.queue), QUEUE_CLASSES))
         if self.address and (self.queue or self.workers):
             raise InputError(
                 "hydra.launcher.address joins a cluster with its own workers; leave out the rest"
@@ -127,34 +127,34 @@ def run(
     Raises:
         InputError: the cluster cannot run cells, or is gone.
     """
-    ended: SimpleQueue[str] = SimpleQueue()
-    out: dict[str, Future] = {}
-    begun, looked, workers, has_warned = time.monotonic(), -LOOK_S, 0, False
+    ended_keys: SimpleQueue[str] = SimpleQueue()
+    futures: dict[str, Future] = {}
+    begun_s, looked_s, worker_count, has_warned = time.monotonic(), -LOOK_S, 0, False
     try:
         while True:
-            if time.monotonic() - looked >= LOOK_S:
-                looked, workers = time.monotonic(), sum(client.nthreads().values())
-            if queue and not workers:
+            if time.monotonic() - looked_s >= LOOK_S:
+                looked_s, worker_count = time.monotonic(), sum(client.nthreads().values())
+            if queue and not worker_count:
                 queue.require_any_taken()
-            if not workers and not has_warned and time.monotonic() - begun > TELL_S:
+            if not worker_count and not has_warned and time.monotonic() - begun_s > TELL_S:
                 has_warned = True
                 warn("there is no worker yet; the sweep waits for the first")
-            while len(out) < max(1, workers) and (cell := next(cells, None)):
+            while len(futures) < max(1, worker_count) and (cell := next(cells, None)):
                 key, config = cell
-                out[key] = _submit(client, config, threads)
-                out[key].add_done_callback(lambda _, key=key: ended.put(key))
+                futures[key] = _submit(client, config, threads)
+                futures[key].add_done_callback(lambda _, key=key: ended_keys.put(key))
                 yield key, None
-            if not out:
+            if not futures:
                 return
             try:
-                key = ended.get(timeout=LOOK_S)
+                key = ended_keys.get(timeout=LOOK_S)
             except Empty:
                 continue
-            yield key, _outcome(out.pop(key))
+            yield key, _outcome(futures.pop(key))
     except (OSError, DaskTimeout) as wrong:
-        raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON}") from wrong
+        raise InputError(f"the cluster does not answer any more: {wrong}; {GO_ON_HINT}") from wrong
     finally:
-        for future in out.values():
+        for future in futures.values():
             future.cancel(force=True)
 
 
@@ -208,10 +208,10 @@ def _outcome(future: Future) -> Outcome:
     if future.status == "finished":
         return pickle.loads(zlib.decompress(future.result()))  # type: ignore[no-any-return]
     if future.status != "error":
-        raise InputError(f"the cluster has lost what it was given ({future.status}); {GO_ON}")
+        raise InputError(f"the cluster has lost what it was given ({future.status}); {GO_ON_HINT}")
     wrong = future.exception()
     if isinstance(wrong, KilledWorker):
-        return Lost(f"{LOSSES} workers died in it (killed, or out of memory or time)")
+        return Lost(f"{MOST_LOSSES} workers died in it (killed, or out of memory or time)")
     raise InputError(f"a worker cannot run cells: {type(wrong).__name__}: {wrong}") from wrong
 
 
@@ -224,8 +224,8 @@ def dask_engine(cluster: Cluster) -> Iterator[Engine]:
     """
     logging.getLogger("distributed").setLevel(logging.ERROR)  # its comings and goings are no news
     threads = cluster.own_threads
-    environment = {f"distributed.nanny.pre-spawn-environ.{name}": threads for name in THREADS}
-    with dask.config.set({**SETTINGS, **environment}):
+    environment = {f"distributed.nanny.pre-spawn-environ.{name}": threads for name in THREAD_VARIABLES}
+    with dask.config.set({**DASK_SETTINGS, **environment}):
         if cluster.address:
             try:
                 client = Client(cluster.address, timeout="20s", set_as_default=False)
@@ -259,10 +259,10 @@ def _job_cluster(cluster: Cluster, threads: int, answers: QueueAnswers) -> Any:
     """A cluster of jobs with a worker each, of which none has been asked for."""
     jobqueue = import_required("dask_jobqueue", "`pip install 'repro[dask]'` brings hydra.launcher.queue")
     job = {"cores": 1, "memory": "8GB", **(cluster.job or {})}
-    first = [f"export {name}={threads}" for name in THREADS]
-    job["job_script_prologue"] = [*first, *job.get("job_script_prologue", ())]
-    jobs = getattr(jobqueue, QUEUES[str(cluster.queue)])
-    return jobs(job_cls=answers.noting(jobs.job_cls), **job)
+    exports = [f"export {name}={threads}" for name in THREAD_VARIABLES]
+    job["job_script_prologue"] = [*exports, *job.get("job_script_prologue", ())]
+    cluster_class = getattr(jobqueue, QUEUE_CLASSES[str(cluster.queue)])
+    return cluster_class(job_cls=answers.noting(cluster_class.job_cls), **job)
 
 
 def run_cell(payload: bytes, threads: int) -> bytes:

@@ -21,13 +21,13 @@ from repro.core.paths import conf_dir
 from repro.experiments.cell_settings import decisive_settings
 from repro.experiments.composing import publish
 from repro.experiments.plan import CellPlan, planning
-from repro.experiments.tables import NAMES
+from repro.experiments.tables import NAME_KEYS
 from repro.records.members import Member
 from repro.records.record import Record, canonical
 from repro.records.results import Results
-from repro.reports.files import ALTERED, SWEEPS
+from repro.reports.files import ALTERED_MARK, SWEEPS_FOLDER
 
-RAISED = ("dataset", "version")
+VERSION_PATH = ("dataset", "version")
 """The end of the way to a dataset's version, which is no drift: a raised one marks its cells as older."""
 
 Leaves = dict[tuple[str, ...], str]
@@ -45,68 +45,70 @@ def find_drift(
         conf: a folder like `conf/`.
     """
     publish()
-    differences: dict[str, str] = {}
-    pending = {member.key for table in results.tables() for member in results.members(table)}
-    pending &= pending if keys is None else set(keys)
+    drifts: dict[str, str] = {}
+    pending_keys = {member.key for table in results.tables() for member in results.members(table)}
+    pending_keys &= pending_keys if keys is None else set(keys)
     with planning(conf or conf_dir()) as plan:
         for table in results.tables():
             commands: dict[tuple[str, ...], list[Member]] = defaultdict(list)
             for member in results.members(table):
-                if member.key in pending and not table.startswith(SWEEPS):
+                if member.key in pending_keys and not table.startswith(SWEEPS_FOLDER):
                     commands[member.overrides].append(member)
-                    pending.remove(member.key)
+                    pending_keys.remove(member.key)
             for overrides, members in commands.items():
-                differences |= _command_drift(plan, _command(table, overrides), results.records(members))
-    return differences
+                drifts |= _command_drift(plan, _command(table, overrides), results.records(members))
+    return drifts
 
 
 def _command(table: str, overrides: Sequence[str]) -> list[str]:
-    has_name = any(override.partition("=")[0] in NAMES for override in overrides)
-    return [*overrides] if has_name else [f"experiment={table.partition(ALTERED)[0]}", *overrides]
+    has_name = any(override.partition("=")[0] in NAME_KEYS for override in overrides)
+    return [*overrides] if has_name else [f"experiment={table.partition(ALTERED_MARK)[0]}", *overrides]
 
 
 def _command_drift(plan: CellPlan, command: Sequence[str], records: Sequence[Record]) -> dict[str, str]:
     """What differs in the records of a command, by key."""
-    today: list[Leaves] = []
+    settings: list[Leaves] = []
     try:
         cells = plan.jobs(command)
-        rest = {record.key: _leaves(record.provenance.config) for record in records}
+        drifted = {record.key: _leaves(record.provenance.config) for record in records}
         for cell in cells:
-            today.append(_leaves(plan.cell(cell)))
-            rest = {key: leaves for key, leaves in rest.items() if not leaves.items() <= today[-1].items()}
-            if not rest:
+            settings.append(_leaves(plan.cell(cell)))
+            drifted = {
+                key: leaves for key, leaves in drifted.items() if not leaves.items() <= settings[-1].items()
+            }
+            if not drifted:
                 break
     except (InputError, OmegaConfBaseException) as wrong:
         reason = f"`{shlex.join(command)}` composes no cell any more: {' '.join(str(wrong).split())}"
         return {record.key: reason for record in records}
     return {
-        key: _sentence(min((_changes(leaves, other) for other in today), key=len))
-        for key, leaves in rest.items()
+        key: _sentence(min((_changes(leaves, cell_leaves) for cell_leaves in settings), key=len))
+        for key, leaves in drifted.items()
     }
 
 
 def _leaves(config: Mapping[str, Any]) -> Leaves:
     """The settings of a configuration that can change an outcome."""
     settings = _below((), decisive_settings(config))
-    return {path: canonical(value) for path, value in settings if path[-2:] != RAISED}
+    return {path: canonical(value) for path, value in settings if path[-2:] != VERSION_PATH}
 
 
 def _below(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(value, Mapping) and value:
-        for name, below in value.items():
-            yield from _below((*path, str(name)), below)
+        for name, inner in value.items():
+            yield from _below((*path, str(name)), inner)
     elif isinstance(value, list | tuple) and value:
-        yield from _below(path, {str(i): below for i, below in enumerate(value)})
+        yield from _below(path, {str(i): inner for i, inner in enumerate(value)})
     else:
         yield path, value
 
 
-def _changes(leaves: Leaves, today: Leaves) -> list[str]:
+def _changes(leaves: Leaves, current: Leaves) -> list[str]:
     """The settings that differ, each as it was and as it is; one that came later is no change."""
     return [
-        f"{'.'.join(path)} {value} -> {today.get(path, 'nothing')}"
+        f"{'.'.join(path)} {value} -> {current.get(path, 'nothing')}"
         for path, value in leaves.items()
-        if value != today.get(path)
+        if value != current.get(path)
     ]
 
 

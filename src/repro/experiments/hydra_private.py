@@ -1,6 +1,6 @@
 """What is used of Hydra and OmegaConf beyond their documented interface: all of it, and nothing is replaced.
 
-`TRIED` are the versions with which it is known to work; with others these imports have to be read again.
+`TRIED_VERSIONS` are those with which it works; with others these imports have to be read again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = [
     "split_key",
 ]
 
-TRIED = {"hydra-core": "1.3.8", "omegaconf": "2.3.1"}
+TRIED_VERSIONS = {"hydra-core": "1.3.8", "omegaconf": "2.3.1"}
 """With 1.4.0rc3 and 2.4.1rc1 nothing is composed: what is taken from `omegaconf._utils` is in `_yaml` and
 `_key_path` there, the loader is PyYAML's fast one already, so that `composing` must not add it, and a list of
 defaults takes no resolver (`oc.select` in `conf/config.yaml`)."""

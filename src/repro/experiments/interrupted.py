@@ -21,7 +21,7 @@ class Terminated(KeyboardInterrupt):
     code = 128 + signal.SIGTERM
 
 
-_STOPS: list[type[KeyboardInterrupt]] = []
+_STOP_SIGNALS: list[type[KeyboardInterrupt]] = []
 """The signals that have come within `stopping`."""
 
 
@@ -30,43 +30,43 @@ def stopping() -> Iterator[None]:
     """Within the block, SIGTERM stops the run as Ctrl-C does, and `heed` raises what others swallow."""
 
     def stop(number: int, _: object) -> None:
-        _STOPS.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
-        raise _STOPS[-1]
+        _STOP_SIGNALS.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
+        raise _STOP_SIGNALS[-1]
 
-    heeded = [signal.SIGTERM]
+    signals = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background ignores it
-        heeded.append(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in heeded}
+        signals.append(signal.SIGINT)
+    earlier_handlers = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
     finally:
-        _STOPS.clear()
-        for number, handler in before.items():
+        _STOP_SIGNALS.clear()
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)
 
 
 def heed() -> None:
     """Raise the stop that has come, if a library made an error of its own of it, as torch does in C."""
-    if _STOPS:
-        raise _STOPS[-1]
+    if _STOP_SIGNALS:
+        raise _STOP_SIGNALS[-1]
 
 
-def stop_message(arguments: Sequence[str], watched: Watcher | None) -> str:
+def stop_message(arguments: Sequence[str], watcher: Watcher | None) -> str:
     """Two lines after Ctrl-C.
 
     Args:
         arguments: those of the command, its name first.
-        watched: the sweep; `None` for a single cell.
+        watcher: the sweep; `None` for a single cell.
     """
-    state = _done_sentence(watched) if watched else "the cell is not done"
+    state = _done_sentence(watcher) if watcher else "the cell is not done"
     return f"stopped; {state}\n{go_on(arguments)}"
 
 
-def _done_sentence(watched: Watcher) -> str:
-    done = sum(note.state in ("done", "cached") for note in watched.finished.values())
-    if not watched.total:
+def _done_sentence(watcher: Watcher) -> str:
+    done_count = sum(note.state in ("done", "cached") for note in watcher.finished.values())
+    if not watcher.total:
         return "no cell had begun"
-    return f"{done} of {watched.total} cells {'is' if done == 1 else 'are'} done and kept"
+    return f"{done_count} of {watcher.total} cells {'is' if done_count == 1 else 'are'} done and kept"
 
 
 def go_on(arguments: Sequence[str], mode: str = "run") -> str:
@@ -76,8 +76,8 @@ def go_on(arguments: Sequence[str], mode: str = "run") -> str:
         arguments: those of the command, its name first.
         mode: its `sweep=`; what was forced is not forced again, and what was to be listed runs.
     """
-    command, *rest = arguments
+    command, *words = arguments
     if mode in ("force", "list"):
-        rest = [argument for argument in rest if not argument.startswith("sweep=")]
-    started = "python -m repro" if command.endswith("__main__.py") else Path(command).name
-    return f"go on with: {shlex.join([*started.split(), *rest])}"
+        words = [argument for argument in words if not argument.startswith("sweep=")]
+    command_words = "python -m repro" if command.endswith("__main__.py") else Path(command).name
+    return f"go on with: {shlex.join([*command_words.split(), *words])}"

@@ -24,7 +24,7 @@ from repro.records.build_cache import Unavailable
 from repro.scenarios.base import component
 from repro.scenarios.sections import OWN_WEIGHTS
 
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2}
 STORED_BYTES = 2
 """Bytes of a weight on the hub, where nothing is known but a model's shape."""
 
@@ -92,13 +92,13 @@ def needs(experiment: str) -> Needs:
             cell_models = dict(_models(config))
             models |= {model.checkpoint.name: model for model in cell_models.values()}
             sizes = [
-                model.parameters * BYTES.get(str(config[role]["dtype"]), BYTES["float32"])
+                model.parameters * BYTES_OF_DTYPE.get(str(config[role]["dtype"]), BYTES_OF_DTYPE["float32"])
                 for role, model in cell_models.items()
             ]
             memory_bytes = max(memory_bytes, sum(sizes))
     if not models:
         raise InputError(f"no cell of {experiment} computes with weights: it has costs alone, or no cells")
-    return Needs(experiment, tuple(_looked_up(models[name]) for name in sorted(models)), memory_bytes)
+    return Needs(experiment, tuple(_with_hub_facts(models[name]) for name in sorted(models)), memory_bytes)
 
 
 def _models(config: Mapping[str, Any]) -> Iterator[tuple[str, NeededModel]]:
@@ -123,7 +123,7 @@ def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
     raise InputError(f"no file of conf/model bills {checkpoint} by a shape, so its size is unknown")
 
 
-def _looked_up(model: NeededModel) -> NeededModel:
+def _with_hub_facts(model: NeededModel) -> NeededModel:
     """With what the hub says, or conf where the hub does not answer."""
     checkpoint, repo = model.checkpoint, model.checkpoint.hub
     at_hand = find_local(checkpoint)

@@ -16,16 +16,16 @@ from repro.models.costs.model_cost import PRECISIONS
 from repro.records.results import Results
 from repro.reports.claims.claims import ClaimsSpec, expand_claims
 from repro.reports.claims.claims_page import write_claims
-from repro.reports.files import USUAL
+from repro.reports.files import USUAL_FORMATS
 from repro.reports.formats.layout import Page
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, expand_facts, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import OF_STAND_INS, footnotes, load_notes
+from repro.reports.reference.names import STAND_INS_PREFIX, footnotes, load_notes
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand
 from repro.reports.spec.experiment import experiment_file
-from repro.reports.spec.spec import WITHDRAWN, TableSpec, require_present
+from repro.reports.spec.spec import WITHDRAWN_KEYS, TableSpec, require_present
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
@@ -37,11 +37,11 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> TableSpec | dict
     """The table of a `table:` section; of a page without cells the section as its parser reads it."""
     if not computes_nothing(section):
         return expand(experiment, section, experiment_file(experiment))
-    require_present(section, WITHDRAWN, f"table {experiment!r}")
+    require_present(section, WITHDRAWN_KEYS, f"table {experiment!r}")
     table = dict(section)
     if notes := table.pop("notes", None):
         require(tuple[str, ...], notes, f"table {experiment!r}: notes")
-        table["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in footnotes(notes, load_notes())]
+        table["footnotes"] = [note.removeprefix(STAND_INS_PREFIX) for note in footnotes(notes, load_notes())]
     if "claims" in table:
         return expand_claims(experiment, table)
     return expand_facts(table) if "facts" in table else table
@@ -53,7 +53,7 @@ def write_read(
     results: Results,
     samples: Samples,
     out: Path | None = None,
-    formats: Collection[str] = USUAL,
+    formats: Collection[str] = USUAL_FORMATS,
 ) -> tuple[Page, dict[str, Path]]:
     """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
 

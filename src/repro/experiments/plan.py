@@ -40,24 +40,24 @@ from repro.experiments.composing import publish
 from repro.experiments.hydra_private import set_values, split_key
 from repro.experiments.pages import computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
-from repro.experiments.unread import OF_NO_CELL, UnreadWords
+from repro.experiments.unread import UNREAD_BY_PAGES, UnreadWords
 from repro.reports.spec.beside import as_typed, carry_all
 from repro.reports.spec.experiment import experiments
 from repro.reports.spec.spec import TableSpec
 from repro.scenarios.registry import scenario_of
 from repro.scenarios.sections import WEIGHTS
 
-OF_THE_SWEEP = frozenset({"hydra", "grid", "table", "beside"})
+SWEEP_SECTIONS = frozenset({"hydra", "grid", "table", "beside"})
 """Sections, which are top-level entries, that no cell has."""
 
-COMPOSED = 64
+CACHED_CHOICES = 64
 """Sets of choices whose configurations are kept; each takes about a megabyte."""
 
 
-def plain(config: DictConfig, *without: str) -> dict[str, Any]:
-    """Resolve a configuration into plain dictionaries, without `OF_THE_SWEEP` and `without`."""
-    left_out = {*OF_THE_SWEEP, *without}
-    return {str(name): plain_value(config, name) for name in config if name not in left_out}
+def plain(config: DictConfig, *more_omitted: str) -> dict[str, Any]:
+    """Resolve a configuration into plain dictionaries, without `SWEEP_SECTIONS` and `more_omitted`."""
+    omitted = {*SWEEP_SECTIONS, *more_omitted}
+    return {str(name): plain_value(config, name) for name in config if name not in omitted}
 
 
 def plain_value(container: Any, name: Any) -> Any:
@@ -91,11 +91,11 @@ class CellPlan:
         self,
         compose: Callable[[list[str]], DictConfig],
         is_group: Callable[[str], bool],
-        shared: frozenset[str] = frozenset(),
+        shared_overrides: frozenset[str] = frozenset(),
     ) -> None:
-        self.shared = shared
+        self.shared = shared_overrides
         self._is_group = cache(is_group)
-        self._composed = lru_cache(COMPOSED)(lambda choices: Choices(compose([*choices])))
+        self._composed = lru_cache(CACHED_CHOICES)(lambda choices: Choices(compose([*choices])))
 
     def cell(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The resolved configuration of a cell. Cells share what is equal; nobody changes it.
@@ -138,21 +138,23 @@ class Choices:
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
-        self._names = [str(name) for name in config if name not in OF_THE_SWEEP]
+        self._names = [str(name) for name in config if name not in SWEEP_SECTIONS]
         self._refers = {str(name): self._named_in(_references(config._get_node(name))) for name in config}
         self._resolved: dict[str, Any] = {}
 
     def cell(self, values: Sequence[Override]) -> dict[str, Any]:
         """The resolved configuration with these values; errors as of `CellPlan.cell`."""
-        changed = self._changed_sections(values)
-        part = self.with_values(values, self._with_referred(changed))
+        sections = self._changed_sections(values)
+        patch = self.with_values(values, self._with_referred(sections))
         with self._known_to_hydra():
             for name in self._names:
-                if name not in changed and name not in self._resolved:
+                if name not in sections and name not in self._resolved:
                     self._resolved[name] = plain_value(self.config, name)
-            fresh = {str(name): plain_value(part, name) for name in part if name in changed - OF_THE_SWEEP}
-        order = [name for name in self._names if name in fresh or name not in changed]
-        return {name: self._resolved.get(name) for name in order} | fresh
+            updates = {
+                str(name): plain_value(patch, name) for name in patch if name in sections - SWEEP_SECTIONS
+            }
+        order = [name for name in self._names if name in updates or name not in sections]
+        return {name: self._resolved.get(name) for name in order} | updates
 
     def with_values(self, values: Sequence[Override], sections: Iterable[str] | None = None) -> DictConfig:
         """A copy of sections, or all, in which these values are set; HydraException if one does not fit."""
@@ -164,18 +166,18 @@ class Choices:
 
     def _changed_sections(self, values: Sequence[Override]) -> set[str]:
         """The sections in which values are set, and those that refer to one of them."""
-        changed = {value.key_or_group.partition(".")[0] for value in values}
-        if not changed <= self._refers.keys() or any(map(self._is_set_elsewhere, values)):
-            return {*self._refers, *changed}  # so that an error names all that is there
-        changed |= self._named_in(str(value.input_line) for value in values if "${" in str(value.input_line))
-        while referring := {name for name, to in self._refers.items() if to & changed} - changed:
-            changed |= referring
-        return changed
+        sections = {value.key_or_group.partition(".")[0] for value in values}
+        if not sections <= self._refers.keys() or any(map(self._is_set_elsewhere, values)):
+            return {*self._refers, *sections}  # so that an error names all that is there
+        sections |= self._named_in(str(value.input_line) for value in values if "${" in str(value.input_line))
+        while users := {name for name, mentions in self._refers.items() if mentions & sections} - sections:
+            sections |= users
+        return sections
 
     def _with_referred(self, sections: set[str]) -> set[str]:
         """Sections, and those to which they refer."""
-        while referred := {name for section in sections for name in self._refers.get(section, ())} - sections:
-            sections = sections | referred
+        while mentions := {name for section in sections for name in self._refers.get(section, ())} - sections:
+            sections = sections | mentions
         return sections & self._refers.keys()
 
     def _is_set_elsewhere(self, value: Override) -> bool:
@@ -201,11 +203,11 @@ class Choices:
     def _known_to_hydra(self) -> Iterator[None]:
         """Within the block, `${hydra:runtime.choices.method}` names these choices."""
         instance: Any = HydraConfig.instance()
-        before, instance.cfg = instance.cfg, self.config
+        earlier_config, instance.cfg = instance.cfg, self.config
         try:
             yield
         finally:
-            instance.cfg = before
+            instance.cfg = earlier_config
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -220,9 +222,9 @@ def _references(node: Any) -> Iterator[str]:
 
 def shared_by(jobs: Sequence[Sequence[str]]) -> frozenset[str]:
     """The overrides of all cells, which are set first, without those of a section that cells set apart."""
-    shared = frozenset(jobs[0]).intersection(*jobs)
-    varied = {*map(_section, set().union(*jobs) - shared)}
-    return frozenset(override for override in shared if _section(override) not in varied)
+    shared_overrides = frozenset(jobs[0]).intersection(*jobs)
+    varied_sections = {*map(_section, set().union(*jobs) - shared_overrides)}
+    return frozenset(override for override in shared_overrides if _section(override) not in varied_sections)
 
 
 def _section(override: str) -> str:
@@ -242,12 +244,12 @@ hydra_lock = RLock()
 def open_hydra(conf: Path) -> Iterator[ConfigLoader]:
     """Hydra with a folder like `conf/`, also within a command that it runs: its own is back afterwards."""
     with hydra_lock:
-        outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+        outer_hydra, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_dir(str(conf), version_base="1.3"):
                 yield GlobalHydra.instance().config_loader()
         finally:
-            GlobalHydra.instance().hydra = outer
+            GlobalHydra.instance().hydra = outer_hydra
 
 
 @contextmanager
@@ -319,8 +321,8 @@ def cell_configs(*overrides: str) -> list[dict[str, Any]]:
 def axes(config: DictConfig) -> set[str]:
     """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
     sweeper = config.hydra.sweeper
-    varied = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
-    return varied - {WEIGHTS}  # of own weights the table is another one
+    names = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    return names - {WEIGHTS}  # of own weights the table is another one
 
 
 def words_of(hydra: Any) -> list[str]:
@@ -380,7 +382,7 @@ class PlannedCell:
 
 def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence[str]]) -> CellPlan:
     """The plan of a sweep's cells, of its configuration, Hydra's loader and the overrides of each cell."""
-    of_hydra = [str(override) for override in config.hydra.overrides.hydra]
+    hydra_overrides = [str(override) for override in config.hydra.overrides.hydra]
 
     def compose_cell(choices: list[str]) -> DictConfig:
         cell = loader.load_sweep_config(config, choices)
@@ -389,21 +391,23 @@ def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence
             raise InputError(f"experiment {experiment} has a grid, which no cell can run; run it by itself")
         return cell
 
-    return CellPlan(compose_cell, lambda key: has_group(loader, key, of_hydra), shared_by(jobs))
+    return CellPlan(compose_cell, lambda key: has_group(loader, key, hydra_overrides), shared_by(jobs))
 
 
-def plan_cell(plan: CellPlan, number: int, overrides: Sequence[str], unread: UnreadWords) -> PlannedCell:
+def plan_cell(
+    plan: CellPlan, number: int, overrides: Sequence[str], unread_words: UnreadWords
+) -> PlannedCell:
     """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
     section = plan.composed(overrides).table
     if section and computes_nothing(section):
-        unread.see_unread(OF_NO_CELL)
-        composed_cell = plan.unresolved_config(overrides)
-        labels, page = {"method": str(composed_cell.name)}, table_section(composed_cell)
+        unread_words.see_unread(UNREAD_BY_PAGES)
+        unresolved = plan.unresolved_config(overrides)
+        labels, page = {"method": str(unresolved.name)}, table_section(unresolved)
         assert isinstance(page, dict)
         return PlannedCell(number, overrides, plan.cell(overrides), labels, table=page)
     try:
         config = plan.cell(overrides)
-        unread.see(config)
+        unread_words.see(config)
         return plan_resolved(number, overrides, config)
     except (InputError, OmegaConfBaseException) as wrong:
         return PlannedCell(number, overrides, None, _labels(plan.unresolved_config(overrides)), str(wrong))

@@ -32,14 +32,14 @@ class Watcher:
         finished: notes by cell number, in the order in which the cells ended.
     """
 
-    def __init__(self, console: Console | None = None, announced: int = 0) -> None:
+    def __init__(self, console: Console | None = None, announced_cells: int = 0) -> None:
         """A sweep without cells yet.
 
         Args:
             console: stderr unless given.
-            announced: number of cells, if it is known before all are added.
+            announced_cells: number of cells, if it is known before all are added.
         """
-        self._announced = announced
+        self._announced = announced_cells
         self.labels: list[Mapping[str, str]] = []
         self.finished: dict[int, Note] = {}
         self._values: dict[str, set[str | None]] = {}
@@ -65,8 +65,8 @@ class Watcher:
     def name(self, number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
         labels = self.labels[number] if number < len(self.labels) else {}
-        differing = [label for name, label in labels.items() if len(self._values[name]) > 1]
-        return " ".join(differing) or labels.get("method", f"cell {number}")
+        differing_labels = [label for name, label in labels.items() if len(self._values[name]) > 1]
+        return " ".join(differing_labels) or labels.get("method", f"cell {number}")
 
     def label_names(self) -> list[str]:
         """The names of all labels that a cell has."""
@@ -101,16 +101,16 @@ class Watcher:
         count = len(self.finished)
         self._bars.update(self._all, completed=count, total=self.total, visible=self.total > 1)
         if self._is_shown and note.state in ("done", "failed", "lost"):
-            took = f" in {in_words(note.seconds)}" if note.seconds is not None else ""
+            duration = f" in {in_words(note.seconds)}" if note.seconds is not None else ""
             prefix = f"{count} of {self.total} cells, " if self.total > 1 else ""
-            line = f"{prefix}{self.name(number)} {note.state}{took}"
+            line = f"{prefix}{self.name(number)} {note.state}{duration}"
             self._bars.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
 def alone(method: str) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
-    watched = Watcher()
-    watched.add({"method": method})
-    with watched.on_screen():
-        yield partial(watched.tell, 0)
+    watcher = Watcher()
+    watcher.add({"method": method})
+    with watcher.on_screen():
+        yield partial(watcher.tell, 0)

@@ -22,10 +22,10 @@ from repro.libraries import pd
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.reports.cell_frame import cell_frame
-from repro.reports.files import SWEEPS, path_of
+from repro.reports.files import SWEEPS_FOLDER, path_of
 from repro.reports.intervals.rounds import with_interval
 
-SHORT = {"target": "model@target", "draft": "model@draft"}
+MODEL_KEYS = {"target": "model@target", "draft": "model@draft"}
 """Arguments that choose a model by name."""
 
 
@@ -46,9 +46,9 @@ def run(overrides: Mapping[str, Any] | None = None, /, **settings: Any) -> Recor
     """
     quiet()
     words = [*_overrides({**(overrides or {}), **settings})]
-    config, unread = cell_config(*words), UnreadWords(words)
-    unread.see(config)
-    unread.require_none()
+    config, unread_words = cell_config(*words), UnreadWords(words)
+    unread_words.see(config)
+    unread_words.require_none()
     sweep = Sweep(config)
     note = sweep.cell(config)
     record = sweep.store.get(note.key)
@@ -80,17 +80,19 @@ def sweep(
             raise InputError(f"axis {name} is {values!r}; it must be a list of values")
     quiet()
     points, records = [], dict[str, Record]()
-    shared = {**(overrides or {}), **settings}
+    shared_settings = {**(overrides or {}), **settings}
     cells = [
         (point, config)
         for values in product(*axes.values())
         for point in [dict(zip(axes, values, strict=True))]
-        for config in _configs({**shared, **point})
+        for config in _configs({**shared_settings, **point})
     ]
-    unread = UnreadWords(_overrides(shared | {name: values[0] for name, values in axes.items()}))
+    unread_words = UnreadWords(
+        _overrides(shared_settings | {name: values[0] for name, values in axes.items()})
+    )
     for _, config in cells:
-        unread.see(config if isinstance(config, Mapping) else {})
-    unread.require_none()
+        unread_words.see(config if isinstance(config, Mapping) else {})
+    unread_words.require_none()
     for point, config in cells:
         record, error = _compute(config)
         if record:
@@ -129,21 +131,21 @@ def cells(results: str | Path = "outputs/results", experiment: str | None = None
 
 def _records_of(store: Results, name: str) -> list[Record]:
     """The records that an experiment made, and those of the tables of that name or of that paper, by key."""
-    everything = store.all()
+    all_records = store.all()
     tables = [table for table in store.tables() if _is_of(table, name)]
-    of_experiment = {record.key: record for record in everything if _is_of(record.experiment, name)}
-    of_tables = {record.key: record for table in tables for record in store.records(store.members(table))}
-    if not of_experiment and not of_tables:
-        names = {*store.tables(), *(record.experiment for record in everything)}
+    experiment_records = {record.key: record for record in all_records if _is_of(record.experiment, name)}
+    table_records = {record.key: record for table in tables for record in store.records(store.members(table))}
+    if not experiment_records and not table_records:
+        names = {*store.tables(), *(record.experiment for record in all_records)}
         raise InputError(
             f"{store.root}: {unknown('experiment or table', name, names)}; choose --results FOLDER"
         )
-    return [record for _, record in sorted({**of_experiment, **of_tables}.items())]
+    return [record for _, record in sorted({**experiment_records, **table_records}.items())]
 
 
 def _is_of(table: str, name: str) -> bool:
     """Whether a table or an experiment has a name, lies in the folder of that name, or is that sweep's."""
-    return table in (name, f"{SWEEPS}{name}") or table.startswith(f"{name.rstrip('/')}/")
+    return table in (name, f"{SWEEPS_FOLDER}{name}") or table.startswith(f"{name.rstrip('/')}/")
 
 
 def _with_intervals(record: Record, store: Results) -> Record:
@@ -185,5 +187,5 @@ def _compute(config: Mapping[str, Any] | InputError) -> tuple[Record | None, str
 
 def _overrides(settings: Mapping[str, Any]) -> Iterable[str]:
     for name, value in settings.items():
-        key = SHORT.get(name, name) if isinstance(value, str) else name
+        key = MODEL_KEYS.get(name, name) if isinstance(value, str) else name
         yield override(key, value)

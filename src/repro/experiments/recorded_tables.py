@@ -29,7 +29,15 @@ from repro.reports.fidelity.evidence import read_choices, read_headlines, read_r
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.skill import read_floors, trivial_predictor
-from repro.reports.files import PICTURES, SWEEPS, USUAL, table_names, write_all, write_files, write_paper
+from repro.reports.files import (
+    PICTURE_FORMATS,
+    SWEEPS_FOLDER,
+    USUAL_FORMATS,
+    table_names,
+    write_all,
+    write_files,
+    write_paper,
+)
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
@@ -75,7 +83,7 @@ def recorded_table(name: str, results: Results) -> RecordedTable:
         InputError: there is no such experiment or sweep, or it has no table.
     """
     members = results.members(name)
-    if name.startswith(SWEEPS):
+    if name.startswith(SWEEPS_FOLDER):
         command = SweepCommand.read(name, results.root)
         table_spec = own_table(name, command, results.records(members))
         return RecordedTable(Asked(name), Asked(name).spec(table_spec), members)
@@ -102,7 +110,7 @@ def remake(
     out: Path,
     formats: Collection[str] | None = None,
     paper: PaperTable | None = None,
-    over: NumberLines | None = None,
+    number_lines: NumberLines | None = None,
 ) -> tuple[Page, dict[str, Path]]:
     """Build one table, or a page that has no cells, and write it. Returns what it shows and its files.
 
@@ -113,29 +121,29 @@ def remake(
         out: the folder that it is written to.
         formats: of its files; the usual ones by default.
         paper: only its files for a paper are written, of these rows and columns.
-        over: only its figure is written, as lines.
+        number_lines: only its figure is written, as lines.
 
     Raises:
         InputError: there is no such table, or no lines can be drawn of it.
     """
     recorded = recorded_table(name, results)
-    if isinstance(recorded.table, dict) and not (paper or over):
-        return write_read(name, recorded.table, results, samples, out, formats or USUAL)
+    if isinstance(recorded.table, dict) and not (paper or number_lines):
+        return write_read(name, recorded.table, results, samples, out, formats or USUAL_FORMATS)
     spec, records = recorded.spec, results.records(recorded.members)
-    spec = over.drawn(spec) if over else spec
+    spec = number_lines.drawn(spec) if number_lines else spec
     table = made_table(recorded.asked, spec, recorded.members, records, samples=samples, root=results.root)
-    if over:
-        return page(table), over.write(table, out)
+    if number_lines:
+        return page(table), number_lines.write(table, out)
     bibliography = load_bibliography()
     if paper:
         return page(paper.select(table)), write_paper(paper, table, out, bibliography)
     table_page = page(table)
-    files = write_all(table, out, bibliography, formats or USUAL, table_page)
+    files = write_all(table, out, bibliography, formats or USUAL_FORMATS, table_page)
     if spec.timeline and records:
         from repro.reports.figures.timeline import select_record, write_timeline  # late, with matplotlib
 
         rounds = results.rounds(select_record(spec.timeline, records).key)
-        pictures = [name for name in formats or PICTURES if name in PICTURES]
+        pictures = [name for name in formats or PICTURE_FORMATS if name in PICTURE_FORMATS]
         files |= write_timeline(table, spec.timeline, records, rounds, out, None, results.root, pictures)
     return table_page, files
 
@@ -159,18 +167,18 @@ class NumberLines:
         labels, columns = spec.rows.by, {column.key: column for column in spec.columns}
         for option, label in (("--x", self.x), ("--by", self.by or self.x)):
             require_choice(option, label, labels)
-        rest = [label for label in labels if self.by and label not in (self.x, self.by)]
-        if len(rest) > 1:
-            raise InputError(f"--by {self.by} leaves {', '.join(rest)}; leave --by out, or name one of them")
-        first, *further = spec.figure.columns if spec.figure else columns
+        extra = [label for label in labels if self.by and label not in (self.x, self.by)]
+        if len(extra) > 1:
+            raise InputError(f"--by {self.by} leaves {', '.join(extra)}; leave --by out, or name one of them")
+        first_key, *other_keys = spec.figure.columns if spec.figure else columns
         lines = FigureSpec(
-            columns=(first, *(key for key in further if columns[key].unit == columns[first].unit)),
+            columns=(first_key, *(key for key in other_keys if columns[key].unit == columns[first_key].unit)),
             title=(spec.figure and spec.figure.title) or spec.title,
             kind="lines",
-            heading=f"{columns[first].heading} ({columns[first].unit})",
+            heading=f"{columns[first_key].heading} ({columns[first_key].unit})",
             x=self.x,
             x_heading=self.x,
-            panel="".join(rest),
+            panel="".join(extra),
         )
         return replace(spec, figure=lines)
 
@@ -178,7 +186,7 @@ class NumberLines:
         """Draw the figure beside the table in a folder; InputError if a row has no number as its `x`."""
         from repro.reports.figures.figure import draw  # late: matplotlib takes a second
 
-        pictures = {f"over_{self.x}.{format}": draw(table, format) for format in PICTURES}
+        pictures = {f"over_{self.x}.{format}": draw(table, format) for format in PICTURE_FORMATS}
         return write_files(table.experiment, folder, pictures)
 
 
@@ -196,15 +204,15 @@ def tables_of(names: Sequence[str], results: Results) -> list[str]:
         InputError: a name is no experiment, paper or table; or nothing was made yet.
     """
     experiments = experiment_names()
-    before = [name for name in table_names(results.root) if not name.endswith("/errors")]
-    before = list(dict.fromkeys([*before, *results.tables()]))
+    known_names = [name for name in table_names(results.root) if not name.endswith("/errors")]
+    known_names = list(dict.fromkeys([*known_names, *results.tables()]))
     tables: list[str] = []
     for name in names:
-        below = [table for table in before if table.startswith(f"{name}/")]
-        if name not in (*experiments, *before) and not below:
+        tables_below = [table for table in known_names if table.startswith(f"{name}/")]
+        if name not in (*experiments, *known_names) and not tables_below:
             raise InputError(unknown("experiment", name, experiments))
-        tables += [name] if name in (*experiments, *before) else below
-    tables = tables or before
+        tables += [name] if name in (*experiments, *known_names) else tables_below
+    tables = tables or known_names
     if not tables:
         raise InputError(f"there are no tables in {results.root}; experiments: {', '.join(experiments)}")
     # Claims are compared with the other tables, which come first.
@@ -232,20 +240,20 @@ def write_errors(papers: Sequence[str], results: Path, out: Path) -> Iterator[st
         floors=read_floors(reference / "contradictions.csv", cells),
         predictor=trivial_predictor(cells, fitted_ids(records), headlines, load_names()),
     )
-    with_tables = {*comparisons.frame["paper"]}
-    compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if paper in with_tables]
-    reports = [report(paper, comparisons, cells, evidence) for paper in papers or compared]
-    for of_paper in reports:
-        files = write_report(of_paper, out, bibliography, comparisons.origin(of_paper.paper))
-        yield from (*errors_page(of_paper).notes[:-1], f"{files['md']}", "")
+    table_papers = {*comparisons.frame["paper"]}
+    paper_names = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if paper in table_papers]
+    reports = [report(paper, comparisons, cells, evidence) for paper in papers or paper_names]
+    for paper_report in reports:
+        files = write_report(paper_report, out, bibliography, comparisons.origin(paper_report.paper))
+        yield from (*errors_page(paper_report).notes[:-1], f"{files['md']}", "")
     if not papers:
         choices = read_choices(reference / "choices.yaml", cells)
         draws = CommittedDraws(store, Samples(store), lambda table: recorded_table(table, store).spec)
         alternatives = readings(choices, results, cells, draws)
-        older, counts = older_keys(records), draw_counts(results)
-        page_over = write_fidelity(
-            reports, comparisons, cells, headlines, choices, alternatives, records, older, counts, out
+        stale_keys, counts = older_keys(records), draw_counts(results)
+        path = write_fidelity(
+            reports, comparisons, cells, headlines, choices, alternatives, records, stale_keys, counts, out
         )
-        yield f"{page_over}"
+        yield f"{path}"
         errata = read_errata(reference / "errata.csv")
         yield f"{write_errata(errata, cells, headlines.systems, out)}"

@@ -52,19 +52,19 @@ from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.scenarios.base import Progress, Scenario, silent
 from repro.scenarios.registry import made
-from repro.scenarios.sections import FOLDERS, check_known, check_places
+from repro.scenarios.sections import FOLDER_SETTINGS, check_known, check_places
 
-MODES = ("run", "list", "retry", "force")
-MANY = 8
+SWEEP_MODES = ("run", "list", "retry", "force")
+MOST_TIMELINES = 8
 """Timelines above which a sweep names their folder instead of each."""
 
-NEED = 20_000_000
+FREE_BYTES = 20_000_000
 """Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
 CHECK_S = 1.0
 """How often it is checked at most that records can be stored."""
 
-AHEAD = 100
+PLANNED_AHEAD = 100
 """Cells that are planned before the first one runs; an error of one of them comes before any runs."""
 
 
@@ -113,9 +113,9 @@ def compute(config: Mapping[str, Any], progress: Progress = silent) -> Computed:
     try:
         scenario.check()
         with float32_on_cpu(), _turn(scenario), counting_layers() as count:
-            begun = time.monotonic()
+            begun_s = time.monotonic()
             outcome = scenario.run(with_reason(progress, count) if scenario.emulated else progress)
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - begun_s
         text = outcome.timeline().encode() if outcome.timeline else b""
         timeline = gzip.compress(text, 6, mtime=0) if text else b""
         record = _with_timeline(outcome.record) if timeline else outcome.record
@@ -153,11 +153,11 @@ def _turn(scenario: Scenario) -> AbstractContextManager[Any]:
 def with_reason(progress: Progress, count: LayerCount) -> Progress:
     """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
 
-    def tell(stage: str, done: int, total: int) -> None:
-        fresh = count.layers and not stage.startswith("computing")
-        progress(f"{stage}, computing what neither cache nor pack has," if fresh else stage, done, total)
+    def tell_reason(stage: str, done: int, total: int) -> None:
+        computes = count.layers and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if computes else stage, done, total)
 
-    return tell
+    return tell_reason
 
 
 def _with_timeline(record: Record) -> Record:
@@ -182,47 +182,47 @@ def _not_stored(outcome: Computed, wrong: BaseException) -> Computed:
     return Computed(record, error=_sentence(wrong))
 
 
-def _announce(cells: Iterable[PlannedCell], watched: Watcher) -> Iterator[PlannedCell]:
+def _announce(cells: Iterable[PlannedCell], watcher: Watcher) -> Iterator[PlannedCell]:
     """The cells; `watched` has each as soon as it is planned."""
     for cell in cells:
-        watched.add(cell.labels)
+        watcher.add(cell.labels)
         yield cell
 
 
 def group_by_load(cells: Iterable[PlannedCell]) -> Iterator[PlannedCell]:
-    """The cells; among `AHEAD` that are planned ahead, those that load the same follow one another."""
-    rest = iter(cells)
-    window = [*islice(rest, AHEAD)]
+    """The cells; among `PLANNED_AHEAD` of them, those that load the same follow one another."""
+    cell_iterator = iter(cells)
+    window = [*islice(cell_iterator, PLANNED_AHEAD)]
     loads: tuple[str, ...] = ()
     while window:
         index = next((i for i, cell in enumerate(window) if cell.loads == loads), 0)
         cell = window.pop(index)
         loads = cell.loads
         yield cell
-        window.extend(islice(rest, 1))
+        window.extend(islice(cell_iterator, 1))
 
 
 def warn_of_edits(cell: Scenario, record: Record) -> None:
     """Warn where a component that is not ours was edited after it made a stored record."""
-    before = record.provenance.own_sources
-    edited = [name for name, source in cell.own_sources.items() if before.get(name, source) != source]
-    if edited:
+    stored_sources = record.provenance.own_sources
+    edits = [name for name, source in cell.own_sources.items() if stored_sources.get(name, source) != source]
+    if edits:
         warn(
-            f"the source of {' and '.join(edited)} was edited after the stored result {record.key[:12]}, "
+            f"the source of {' and '.join(edits)} was edited after the stored result {record.key[:12]}, "
             "which is shown; sweep=force computes it again, and a raised `version` makes it another cell"
         )
 
 
 def checked_mode(mode: object) -> str:
     """The mode of a sweep; InputError for an unknown one."""
-    if str(mode) not in MODES:
-        raise InputError(unknown("sweep mode", str(mode), MODES))
+    if str(mode) not in SWEEP_MODES:
+        raise InputError(unknown("sweep mode", str(mode), SWEEP_MODES))
     return str(mode)
 
 
 def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a sweep has once, for all its cells."""
-    folders = {name: from_home(config[name]) for name in FOLDERS}
+    folders = {name: from_home(config[name]) for name in FOLDER_SETTINGS}
     return folders | {"sweep": config["sweep"], "wandb": config["wandb"]}
 
 
@@ -266,7 +266,7 @@ class Sweep:
         """The keys that had a finished record when the sweep began."""
         return self.store.finished_keys()
 
-    def run(self, cells: Iterable[PlannedCell], watched: Watcher, engine: Engine | None = None) -> None:
+    def run(self, cells: Iterable[PlannedCell], watcher: Watcher, engine: Engine | None = None) -> None:
         """Run cells, here or with an engine; what comes of them goes to `watched`.
 
         Whatever goes wrong in a cell fails that cell alone.
@@ -274,44 +274,44 @@ class Sweep:
         Raises:
             InputError: of a table without cells, or of an engine that cannot run any cell.
         """
-        out: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
+        waiting_cells: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
 
-        def here(to_compute: Iterator[Cell]) -> Iterator[tuple[str, Outcome | None]]:
+        def compute_locally(to_compute: Iterator[Cell]) -> Iterator[tuple[str, Outcome | None]]:
             for key, config in to_compute:
                 yield key, None
-                yield key, compute(config, partial(watched.tell, out[key][0].number))
+                yield key, compute(config, partial(watcher.tell, waiting_cells[key][0].number))
 
-        for key, outcome in (engine or here)(self._to_compute(cells, watched, out)):
-            first = out[key][0]
+        for key, outcome in (engine or compute_locally)(self._to_compute(cells, watcher, waiting_cells)):
+            first_cell = waiting_cells[key][0]
             if outcome is None:
                 self.store.begin(key)
-                watched.tell(first.number)
+                watcher.tell(first_cell.number)
                 continue
-            note = self._note_of(key, first.labels, outcome)
+            note = self._note_of(key, first_cell.labels, outcome)
             self._notes[key] = note
-            watched.finish(first.number, replace(note, chosen=first.chosen))
-            for cell in out.pop(key)[1:]:
-                watched.finish(cell.number, _like(note, cell))
+            watcher.finish(first_cell.number, replace(note, chosen=first_cell.chosen))
+            for cell in waiting_cells.pop(key)[1:]:
+                watcher.finish(cell.number, _like(note, cell))
 
     def _to_compute(
-        self, cells: Iterable[PlannedCell], watched: Watcher, out: dict[str, list[PlannedCell]]
+        self, cells: Iterable[PlannedCell], watcher: Watcher, waiting_cells: dict[str, list[PlannedCell]]
     ) -> Iterator[Cell]:
         """The cells that have to be computed, then `out`; all others end, or wait for an equal one."""
-        for cell in group_by_load(_announce(cells, watched)):
-            looked_up = self._looked_up(cell)
-            if isinstance(looked_up, Note):
-                watched.finish(cell.number, replace(looked_up, chosen=cell.chosen))
+        for cell in group_by_load(_announce(cells, watcher)):
+            note_or_scenario = self._note_or_scenario(cell)
+            if isinstance(note_or_scenario, Note):
+                watcher.finish(cell.number, replace(note_or_scenario, chosen=cell.chosen))
                 continue
-            cell = replace(cell, labels=looked_up.labels)
-            if looked_up.key in out:
-                out[looked_up.key].append(cell)
-            elif note := self._notes.get(looked_up.key):
-                watched.finish(cell.number, _like(note, cell))
+            cell = replace(cell, labels=note_or_scenario.labels)
+            if note_or_scenario.key in waiting_cells:
+                waiting_cells[note_or_scenario.key].append(cell)
+            elif note := self._notes.get(note_or_scenario.key):
+                watcher.finish(cell.number, _like(note, cell))
             else:
-                out[looked_up.key] = [cell]
-                yield looked_up.key, looked_up.config
+                waiting_cells[note_or_scenario.key] = [cell]
+                yield note_or_scenario.key, note_or_scenario.config
 
-    def _looked_up(self, cell: PlannedCell) -> Note | Scenario:
+    def _note_or_scenario(self, cell: PlannedCell) -> Note | Scenario:
         """The note of a cell that is not to be computed, or its scenario.
 
         Raises:
@@ -339,9 +339,9 @@ class Sweep:
     def _require_shared(self, config: Mapping[str, Any]) -> None:
         """InputError for a cell with places, a mode or tracking other than its sweep's, which are used."""
         for name, value in shared_settings(config).items():
-            if value != (ours := self._shared[name]):
+            if value != (sweep_value := self._shared[name]):
                 raise InputError(
-                    f"{name} is {value!r} for this cell and {ours!r} for its sweep, whose cells lie "
+                    f"{name} is {value!r} for this cell and {sweep_value!r} for its sweep, whose cells lie "
                     "together; give one for all, or run a command for each"
                 )
 
@@ -391,10 +391,10 @@ class Sweep:
         if is_unread and cell.key in finished:
             return Note(cell.key, cell.labels, "cached", 0.0)
         record = self.store.get(cell.key)
-        stands = record is not None and record.done and self.mode != "force"
-        if not stands or self.tracker.again:
+        is_valid = record is not None and record.done and self.mode != "force"
+        if not is_valid or self.tracker.again:
             self._check_writable()
-        if record and stands:
+        if record and is_valid:
             warn_of_edits(cell, record)
             if self.tracker.again:
                 self._track(record)
@@ -406,7 +406,7 @@ class Sweep:
     def _check_writable(self) -> None:
         """InputError if what a cell makes cannot be written: a disk fills while others are computed."""
         if time.monotonic() - self._checked >= CHECK_S:
-            self.store.check_writable(NEED)
+            self.store.check_writable(FREE_BYTES)
             try:
                 self.outputs.mkdir(parents=True, exist_ok=True)
             except OSError as wrong:
@@ -414,7 +414,7 @@ class Sweep:
             self._checked = time.monotonic()
 
     def _list_note(self, cell: Scenario) -> Note:
-        record = self._by_settings.like(cell)
+        record = self._by_settings.record_like(cell)
         if record and record.done:
             return Note(record.key, cell.labels, "done")
         return Note(record.key if record else "", cell.labels, record.status if record else "todo")
@@ -445,33 +445,33 @@ class Sweep:
         """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
         self.console.print(summary(notes, self.mode))
         if self.mode == "list":
-            self.console.print(left(notes))
+            self.console.print(describe_rest(notes))
         if self.mode == "list" or not spec:
             return {}
         all_members = [Member(note.key, note.labels, asked.overrides) for note in notes if note.key]
-        stored = [member for member in all_members if self.store.get(member.key)]
-        stored_keys = {member.key for member in stored}  # made of today's versions, all of them
-        if not stored:
+        stored_members = [member for member in all_members if self.store.get(member.key)]
+        stored_keys = {member.key for member in stored_members}  # made of today's versions, all of them
+        if not stored_members:
             return {}
-        members.require_apart(stored)
-        is_whole = asked.whole and len(stored) == len(notes)
+        members.require_apart(stored_members)
+        is_full_sweep = asked.whole and len(stored_members) == len(notes)
         with self.store.lock():  # a sweep of the same table must not read between our reading and writing
-            cells = members.join(stored, self.store.members(asked.folder), is_whole)
-            changed, records = asked.spec(spec), self.store.records(cells)
+            cells = members.join(stored_members, self.store.members(asked.folder), is_full_sweep)
+            table_spec, records = asked.spec(spec), self.store.records(cells)
             older = older_keys(record for record in records if record.key not in stored_keys)
             samples = Samples(self.store)
-            table = made_table(asked, changed, cells, records, older, samples, root=self.results)
+            table = made_table(asked, table_spec, cells, records, older, samples, root=self.results)
             self._set_members(asked.folder, cells)
             table_page = page(table)
             files = write_all(table, self.results, load_bibliography(), made_page=table_page)
-            files |= self._timeline(changed, table, records)
+            files |= self._timeline(table_spec, table, records)
             update_index(self.store)
         self.console.print(to_screen(table_page))
-        swept = [record for record in records if record.key in stored_keys]
-        tracked = self.tracker.sweep(self.group or asked.folder, table, files, swept)
-        files |= self._timelines(swept)
-        if tracked:
-            files["wandb"] = tracked
+        sweep_records = [record for record in records if record.key in stored_keys]
+        run_folder = self.tracker.sweep(self.group or asked.folder, table, files, sweep_records)
+        files |= self._timelines(sweep_records)
+        if run_folder:
+            files["wandb"] = run_folder
         return files
 
     def _set_members(self, folder: str, cells: Sequence[Member]) -> None:
@@ -489,7 +489,7 @@ class Sweep:
             for record in records
             if record.provenance.trace
         }
-        if len(traces) > MANY:
+        if len(traces) > MOST_TIMELINES:
             return {"timelines": self.outputs / os.path.commonpath(traces.values())}
         return {name: self.outputs / trace for name, trace in traces.items()}
 
@@ -526,28 +526,28 @@ def summary(notes: list[Note], mode: str) -> Grid:
     Of more than `MOST_ROWS` those alone that are not done, and no more than that.
     """
     labels = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
-    distinct = {tuple(note.labels.get(name) for name in labels) for note in notes}
+    label_sets = {tuple(note.labels.get(name) for name in labels) for note in notes}
     settings = dict.fromkeys(key for note in notes for key in note.chosen)
-    if len(distinct) == len(notes):  # the labels tell the cells apart already
+    if len(label_sets) == len(notes):  # the labels tell the cells apart already
         settings = {}
-    varied = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
-    columns = labels or ([] if varied else ["method"])
-    about = ["error"] if any(note.error for note in notes) else []
-    about = about if mode == "list" else ["took"]
-    grid = Grid(*columns, *varied, "state", *about, "key", title=f"{len(notes)} cells")
-    listed = notes
+    varied_settings = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
+    columns = labels or ([] if varied_settings else ["method"])
+    last_columns = ["error"] if any(note.error for note in notes) else []
+    last_columns = last_columns if mode == "list" else ["took"]
+    grid = Grid(*columns, *varied_settings, "state", *last_columns, "key", title=f"{len(notes)} cells")
+    listed_notes = notes
     if len(notes) > MOST_ROWS:
-        listed = [note for note in notes if note.state not in ("done", "cached", "written")]
-        grid.title = f"{len(notes)} cells, of which {len(listed)} are not done"
-    for note in listed[:MOST_ROWS]:
-        took = "" if note.seconds is None else in_words(note.seconds)
+        listed_notes = [note for note in notes if note.state not in ("done", "cached", "written")]
+        grid.title = f"{len(notes)} cells, of which {len(listed_notes)} are not done"
+    for note in listed_notes[:MOST_ROWS]:
+        duration = "" if note.seconds is None else in_words(note.seconds)
         values = [note.labels.get(name, "") for name in columns]
-        values += [str(note.chosen.get(key, "")) for key in varied]
-        grid.add_row(*values, note.state, *[note.error or took for _ in about], note.key[:12])
+        values += [str(note.chosen.get(key, "")) for key in varied_settings]
+        grid.add_row(*values, note.state, *[note.error or duration for _ in last_columns], note.key[:12])
     return grid
 
 
-def left(notes: list[Note]) -> str:
+def describe_rest(notes: list[Note]) -> str:
     """The number of cells to do."""
     todo = sum(note.state in ("todo", "failed") for note in notes)
     done = sum(note.state == "done" for note in notes)

@@ -23,28 +23,28 @@ from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.fidelity.index import write_index
-from repro.reports.files import ALTERED
+from repro.reports.files import ALTERED_MARK
 from repro.reports.intervals.samples import Samples
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.reference.names import ANY_PAPER, load_names
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.beside import beside, label
 from repro.reports.spec.spec import SEPARATOR, ColumnSpec, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
-from repro.reports.tables.how_made import BILLED
+from repro.reports.tables.how_made import BILLED_COMPONENT
 from repro.reports.tables.table import Table
 from repro.scenarios.generation.ranges import outside_ranges
 from repro.scenarios.registry import is_current
 from repro.scenarios.sections import STAND_IN, WEIGHTS
 
-NAMES = ("experiment", "name")
+NAME_KEYS = ("experiment", "name")
 """Overrides that name an experiment."""
 
-HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
+HARMLESS_SETTINGS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
 """Settings that change no outcome: where things lie and what is done with them."""
 
-LONGEST = 60
+LONGEST_SUFFIX = 60
 """Characters of a folder's suffix; a longer one is cut and ends in a hash."""
 
 
@@ -65,7 +65,9 @@ class Asked:
     @cached_property
     def settings(self) -> tuple[str, ...]:
         """Overrides of settings that the sweep does not vary: with these it is another experiment."""
-        return tuple(override for override in self.overrides if _key(override) not in {*self.axes, *NAMES})
+        return tuple(
+            override for override in self.overrides if _key(override) not in {*self.axes, *NAME_KEYS}
+        )
 
     @property
     def whole(self) -> bool:
@@ -78,10 +80,10 @@ class Asked:
         if not self.settings:
             return self.name
         suffix = re.sub(r"[^\w.=,+-]+", "_", ",".join(setting.lstrip("+") for setting in self.settings))
-        if len(suffix) > LONGEST:
+        if len(suffix) > LONGEST_SUFFIX:
             digest = hashlib.sha256(" ".join(self.settings).encode()).hexdigest()[:8]
-            suffix = f"{suffix[: LONGEST - 9]}-{digest}"
-        return f"{self.name}{ALTERED}{suffix}"
+            suffix = f"{suffix[: LONGEST_SUFFIX - 9]}-{digest}"
+        return f"{self.name}{ALTERED_MARK}{suffix}"
 
     def require_rows(self, spec: TableSpec) -> None:
         """InputError for a setting of one component (`chain_sd.length`) whose cells no row would show."""
@@ -126,9 +128,9 @@ def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str,
                 continue
             for value in values.split(","):
                 if not owner.is_default(value):
-                    row_label, printed = (label([(owner, value)], in_words) for in_words in (False, True))
+                    row_label, row_heading = (label([(owner, value)], in_words) for in_words in (False, True))
                     new_row = SEPARATOR.join(row_label if part == owner.component else part for part in parts)
-                    rows[new_row] = new_row.replace(row_label, printed)
+                    rows[new_row] = new_row.replace(row_label, row_heading)
     return rows
 
 
@@ -140,22 +142,25 @@ def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tupl
     stand-ins have no label `weights`.
     """
     choices = [override.partition("=")[2].split(",") for override in overrides if _key(override) == WEIGHTS]
-    unnamed = tuple(column for column in columns if WEIGHTS not in column.where)
+    neutral = tuple(column for column in columns if WEIGHTS not in column.where)
     if not choices:
-        mixed = len(unnamed) < len(columns)
-        return tuple(_of(column, STAND_IN) if mixed and column in unnamed else column for column in columns)
+        mixed = len(neutral) < len(columns)
+        return tuple(
+            _column_of(column, STAND_IN) if mixed and column in neutral else column for column in columns
+        )
     if len(choices[-1]) == 1:
-        return unnamed
+        return neutral
     return tuple(
         replace(
-            _of(column, weights), heading=f"{column.heading}, {load_names().find(ANY, WEIGHTS, weights).name}"
+            _column_of(column, weights),
+            heading=f"{column.heading}, {load_names().find(ANY_PAPER, WEIGHTS, weights).name}",
         )
-        for column in unnamed
+        for column in neutral
         for weights in choices[-1]
     )
 
 
-def _of(column: ColumnSpec, weights: str) -> ColumnSpec:
+def _column_of(column: ColumnSpec, weights: str) -> ColumnSpec:
     """The column of the cells in which these weights compute."""
     label, suffix = ("", "") if weights == STAND_IN else (weights, f"_{weights}")
     return replace(column, key=f"{column.key}{suffix}", where={**column.where, WEIGHTS: label})
@@ -166,7 +171,7 @@ def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
 
     Folders are named by their last part, as in records.
     """
-    decisive = (text for text in overrides if re.split(r"[./]", _key(text))[0] not in HARMLESS)
+    decisive = (text for text in overrides if re.split(r"[./]", _key(text))[0] not in HARMLESS_SETTINGS)
     return tuple(sorted(portable_override(text) for text in decisive if text != f"experiment={name}"))
 
 
@@ -175,7 +180,7 @@ def made_table(
     spec: TableSpec,
     members: Sequence[Member],
     records: Sequence[Record],
-    older: Collection[str] | None = None,
+    older_record_keys: Collection[str] | None = None,
     samples: Samples | None = None,
     root: Path | None = None,
 ) -> Table:
@@ -185,21 +190,21 @@ def made_table(
     cells leave their engine's ranges; `root` is the folder of results, which may have machines' bands.
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
-    older = older_keys(records) if older is None else older
-    records = [of_today(record) for record in records]
+    older_record_keys = older_keys(records) if older_record_keys is None else older_record_keys
+    records = [with_current_conf(record) for record in records]
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
-    outside = {record.key: _outside(record, samples) for record in records} if samples else {}
-    table = build(spec, records, load_cells(), keys, older, samples, bands, outside)
+    phases_by_key = {record.key: _outside_phases(record, samples) for record in records} if samples else {}
+    table = build(spec, records, load_cells(), keys, older_record_keys, samples, bands, phases_by_key)
     if root and any(entry.band for entry in table.entries):
         table = replace(table, draw_count=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 
-def of_today(record: Record) -> Record:
+def with_current_conf(record: Record) -> Record:
     """The record with what today's files say of the numbers of its machine, and the cells of their fits."""
     provenance = record.provenance
-    if provenance.clock == "wall" or BILLED not in provenance.versions:
+    if provenance.clock == "wall" or BILLED_COMPONENT not in provenance.versions:
         return record
     config = with_explanations(provenance.config)
     fitted = fitted_cells(device_in_use(config)).union(provenance.fitted)
@@ -212,8 +217,8 @@ def older_keys(records: Iterable[Record]) -> set[str]:
     return {record.key for record in records if not _is_current(record)}
 
 
-_CURRENT: dict[tuple[object, ...], bool] = {}
-_OUTSIDE: dict[tuple[object, ...], tuple[str, ...]] = {}
+_IS_CURRENT: dict[tuple[object, ...], bool] = {}
+_OUTSIDE_PHASES: dict[tuple[object, ...], tuple[str, ...]] = {}
 """What this process has found out of records, which tables share: by `_made_as`."""
 
 
@@ -224,23 +229,23 @@ def _made_as(record: Record) -> tuple[object, ...]:
 
 def _is_current(record: Record) -> bool:
     key = _made_as(record)
-    if key not in _CURRENT:
-        _CURRENT[key] = is_current(record)
-    return _CURRENT[key]
+    if key not in _IS_CURRENT:
+        _IS_CURRENT[key] = is_current(record)
+    return _IS_CURRENT[key]
 
 
-def _outside(record: Record, samples: Samples) -> tuple[str, ...]:
+def _outside_phases(record: Record, samples: Samples) -> tuple[str, ...]:
     """What of a cell lies outside of its engine's ranges, as `outside_ranges` says."""
     key = _made_as(record)
-    if key not in _OUTSIDE:
+    if key not in _OUTSIDE_PHASES:
         samples.totals(record)  # so that its lines are read once
-        _OUTSIDE[key] = outside_ranges(record, samples.rounds)
-    return _OUTSIDE[key]
+        _OUTSIDE_PHASES[key] = outside_ranges(record, samples.rounds)
+    return _OUTSIDE_PHASES[key]
 
 
 def fitted_ids(records: Iterable[Record]) -> set[str]:
     """Ids of the published values that the records' devices and engines were fitted to."""
-    return {name for record in records for name in of_today(record).provenance.fitted}
+    return {name for record in records for name in with_current_conf(record).provenance.fitted}
 
 
 def update_index(results: Results) -> None:
@@ -255,16 +260,18 @@ def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:
     Raises:
         InputError: one is no setting; the results may be another's.
     """
-    shared = require_recorded(membership.shared_overrides(members))
-    overrides = [override for override in shared if ALTERED in folder or _key(override) in NAMES]
+    shared_overrides = require_recorded(membership.shared_overrides(members))
+    overrides = [
+        override for override in shared_overrides if ALTERED_MARK in folder or _key(override) in NAME_KEYS
+    ]
     has_name = any(_key(override) == "experiment" for override in overrides)
-    return overrides if has_name else [f"experiment={folder.partition(ALTERED)[0]}", *overrides]
+    return overrides if has_name else [f"experiment={folder.partition(ALTERED_MARK)[0]}", *overrides]
 
 
 def asked_of(folder: str, members: Sequence[Member], axes: Collection[str]) -> Asked:
     """What the cells in a table's folder were asked: the settings that they share."""
-    shared = membership.shared_overrides(members) if ALTERED in folder else ()
-    return Asked(folder.partition(ALTERED)[0], shared, frozenset(axes))
+    shared_overrides = membership.shared_overrides(members) if ALTERED_MARK in folder else ()
+    return Asked(folder.partition(ALTERED_MARK)[0], shared_overrides, frozenset(axes))
 
 
 def _key(override: str) -> str:

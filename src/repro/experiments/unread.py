@@ -11,15 +11,26 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.scenarios.registry import made
-from repro.scenarios.sections import CHOSEN, OF_ANSWERS
+from repro.scenarios.sections import ANSWER_SETTINGS, SECTION_OPTIONS
 
-WRONG = (InputError, KeyError, TypeError, ValueError)
+CONFIG_ERRORS = (InputError, KeyError, TypeError, ValueError)
 """What an invalid configuration raises; the cell itself will say it."""
 
-MODELS = re.compile(r"target|draft\d*")
+MODEL_PATTERN = re.compile(r"target|draft\d*")
 
-OF_NO_CELL = dict.fromkeys(
-    (*CHOSEN, *OF_ANSWERS, "corpus", "prompts", "skip", "seed", "host", "memo", "format", "setup"),
+UNREAD_BY_PAGES = dict.fromkeys(
+    (
+        *SECTION_OPTIONS,
+        *ANSWER_SETTINGS,
+        "corpus",
+        "prompts",
+        "skip",
+        "seed",
+        "host",
+        "memo",
+        "format",
+        "setup",
+    ),
     "this page is made of other tables and files, and has no cells",
 )
 """What a page of claims, facts or drawings does not read."""
@@ -38,7 +49,7 @@ class UnreadWords:
             return
         try:
             unread = made(config).unread
-        except WRONG:
+        except CONFIG_ERRORS:
             unread = {}
         self.see_unread(unread)
 
@@ -58,7 +69,7 @@ def _reason(override: str, unread: Mapping[str, str]) -> str:
     """Why an override is not read; "" if it is, names a model (commands for a pair have both) or deletes."""
     setting = override.lstrip("+~").partition("=")[0].rpartition("@")[2]
     parts = setting.split(".")
-    if override.startswith("~") or MODELS.fullmatch(parts[0]):
+    if override.startswith("~") or MODEL_PATTERN.fullmatch(parts[0]):
         return ""
-    above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return next((unread[name] for name in above if name in unread), "")
+    settings_above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return next((unread[name] for name in settings_above if name in unread), "")

@@ -41,16 +41,16 @@ class Acceptance(Metric):
     unit: ClassVar[str] = "tokens"
 
     def _compute(self, accepted: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> Scores:
-        drafted = [n for row in accepted for n in row]
-        tokens = [n for row in emitted for n in row]
-        require_rows(drafted, "acceptance")
-        _check(drafted, tokens)
-        counts = Counter(drafted)
+        accepted_counts = [n for row in accepted for n in row]
+        emitted_counts = [n for row in emitted for n in row]
+        require_rows(accepted_counts, "acceptance")
+        _check(accepted_counts, emitted_counts)
+        counts = Counter(accepted_counts)
         histogram = [counts[k] for k in range(max(counts) + 1)]
-        rounds = len(drafted)
+        rounds = len(accepted_counts)
         return {
-            "acceptance_length": sum(tokens) / rounds,
-            "accepted_draft_tokens": sum(drafted) / rounds,
+            "acceptance_length": sum(emitted_counts) / rounds,
+            "accepted_draft_tokens": sum(accepted_counts) / rounds,
             "acceptance_histogram": histogram,
             "acceptance_by_position": [sum(histogram[k + 1 :]) / rounds for k in range(len(histogram) - 1)],
         }
@@ -71,20 +71,24 @@ class DraftCorrectness(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, drafted: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]]) -> Scores:
-        count, right = (sum(n for row in rows for n in row) for rows in (drafted, accepted))
+        drafted_count, accepted_count = (sum(n for row in rows for n in row) for rows in (drafted, accepted))
         require_rows([n for row in drafted for n in row], "draft_correctness")
-        if not 0 <= right <= count or not count:
-            raise InputError(f"{right} of {count} drafted tokens were accepted, which is no share")
-        share = right / count
-        error = 100 * math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else None
+        if not 0 <= accepted_count <= drafted_count or not drafted_count:
+            raise InputError(
+                f"{accepted_count} of {drafted_count} drafted tokens were accepted, which is no share"
+            )
+        share = accepted_count / drafted_count
+        error = 100 * math.sqrt(share * (1 - share) / (drafted_count - 1)) if drafted_count > 1 else None
         return {"draft_correctness": 100 * share, "draft_correctness_stderr": error}
 
 
-def _check(drafted: Sequence[int], tokens: Sequence[int]) -> None:
+def _check(accepted_list: Sequence[int], emissions: Sequence[int]) -> None:
     """InputError unless each verification emits its accepted draft tokens and at most one more."""
-    if len(drafted) != len(tokens):
-        raise InputError(f"{len(drafted)} verifications accepted tokens and {len(tokens)} emitted some")
-    for i, (n, total) in enumerate(zip(drafted, tokens, strict=True)):
+    if len(accepted_list) != len(emissions):
+        raise InputError(
+            f"{len(accepted_list)} verifications accepted tokens and {len(emissions)} emitted some"
+        )
+    for i, (n, total) in enumerate(zip(accepted_list, emissions, strict=True)):
         if n < 0 or total - n not in (0, 1):
             raise InputError(
                 f"verification {i} accepted {n} draft tokens and emitted {total} tokens, not {n} or {n + 1}"

@@ -32,8 +32,8 @@ class Accuracy(Metric):
 
     def _compute(self, correct: Sequence[int]) -> Scores:
         require_rows(correct, "accuracy")
-        if wrong := set(correct) - {0, 1}:
-            raise InputError(f"metric 'accuracy' takes 0 and 1, not {sorted(wrong)}")
+        if invalid_values := set(correct) - {0, 1}:
+            raise InputError(f"metric 'accuracy' takes 0 and 1, not {sorted(invalid_values)}")
         mean, error = mean_and_error([100.0 * value for value in correct])
         return {"accuracy": mean, "accuracy_stderr": error}
 
@@ -63,16 +63,16 @@ class MultipleChoice(Metric):
         answers: Sequence[int],
     ) -> Scores:
         require_rows(answers, "multiple_choice")
-        plain, normed = [], []
+        plain_hits, normed_hits = [], []
         for row, sizes, answer in zip(loglikelihoods, lengths, answers, strict=True):
             if len(row) != len(sizes) or min(sizes) < 1 or not 0 <= answer < len(row):
                 raise InputError(
                     f"{len(row)} likelihoods, choices of {list(sizes)} bytes, the right one {answer}"
                 )
-            plain.append(100.0 * (int(np.argmax(row)) == answer))
-            normed.append(100.0 * (int(np.argmax(np.divide(row, sizes))) == answer))
-        acc, acc_error = mean_and_error(plain)
-        norm, norm_error = mean_and_error(normed)
+            plain_hits.append(100.0 * (int(np.argmax(row)) == answer))
+            normed_hits.append(100.0 * (int(np.argmax(np.divide(row, sizes))) == answer))
+        acc, acc_error = mean_and_error(plain_hits)
+        norm, norm_error = mean_and_error(normed_hits)
         return {"acc": acc, "acc_stderr": acc_error, "acc_norm": norm, "acc_norm_stderr": norm_error}
 
 

@@ -64,9 +64,9 @@ def score(names: Iterable[str], outcome: Mapping[str, Sequence[Any]]) -> Scores:
     scores: Scores = {}
     for name in names:
         metric = lookup("metric", name)()
-        if lacking := [key for key in metric.inputs if key not in outcome]:
+        if missing_inputs := [key for key in metric.inputs if key not in outcome]:
             raise InputError(
-                f"metric {name!r} needs {', '.join(lacking)}; the outcome has {', '.join(outcome)}"
+                f"metric {name!r} needs {', '.join(missing_inputs)}; the outcome has {', '.join(outcome)}"
             )
         scores.update(metric.compute(**{key: outcome[key] for key in metric.inputs}))
     return scores

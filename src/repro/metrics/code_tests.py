@@ -17,19 +17,19 @@ from repro.core.registry import register
 from repro.metrics.programs import reaches_its_end, require_consent
 from repro.metrics.task import AnswerMetric
 
-FENCED = re.compile(
+FENCED_BLOCK = re.compile(
     r"^(?! {4,}[`~]+\s*$)(?P<indent> *)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^`\n]*\n"
     r"(?P<code>.*?)(?:^(?P=indent) {0,3}(?P=fence)|(?<=\S)(?P=fence)[ \t]*$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 """A fenced block, perhaps without an end; a bare fence far to the right is one of a docstring."""
 
-PYTHON = re.compile(r"(python|py|ipython)?[\d.]*", re.IGNORECASE)
-BEGINNING = re.compile(r"^(?:(?:async +)?def|class|import|from|@)\b|^@", re.MULTILINE)
+PYTHON_LANGUAGE = re.compile(r"(python|py|ipython)?[\d.]*", re.IGNORECASE)
+CODE_BEGINNING = re.compile(r"^(?:(?:async +)?def|class|import|from|@)\b|^@", re.MULTILINE)
 """A line that code begins with where prose stands before it."""
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+UNREADABLE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What comes of text that is no Python."""
 
 
@@ -81,8 +81,8 @@ def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
         before: the code that it may continue.
         names: functions of which it defines one if it is whole.
     """
-    fenced = [*FENCED.finditer(text)]
-    python = [block for block in fenced if PYTHON.fullmatch(block["language"])]
+    fenced = [*FENCED_BLOCK.finditer(text)]
+    python = [block for block in fenced if PYTHON_LANGUAGE.fullmatch(block["language"])]
     blocks = [re.sub(f"^{block['indent']}", "", block["code"], flags=re.M) for block in python or fenced]
     head = text[: fenced[0].start()] if fenced else text
     if not blocks or _defines(head, names) or (before and head[:1] in (" ", "\t")):
@@ -95,29 +95,32 @@ def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
 
 def _valid(code: str, before: str) -> str:
     """The code, or as much of it as is valid Python after `before`, without `if __name__ == ...`."""
-    began = BEGINNING.search(code)
-    ways = [code] if not before else [code, f" {code}", f"    {code}", textwrap.indent(code, "    ")]
-    ways += [code[began.start() :]] if began and not before else []
-    return max((_longest(way, before) for way in ways), key=lambda valid: len(valid.splitlines())) or code
+    code_start = CODE_BEGINNING.search(code)
+    variants = [code] if not before else [code, f" {code}", f"    {code}", textwrap.indent(code, "    ")]
+    variants += [code[code_start.start() :]] if code_start and not before else []
+    return (
+        max((_longest(trial, before) for trial in variants), key=lambda valid: len(valid.splitlines()))
+        or code
+    )
 
 
 def _longest(code: str, before: str) -> str:
     """The first lines of the code that are valid after `before`, as many as there are before an error."""
-    lines, above = code.splitlines(keepends=True), before.count("\n")
+    lines, lines_above = code.splitlines(keepends=True), before.count("\n")
     while True:
         try:
             statements = _statements(before + "".join(lines))
         except SyntaxError as wrong:
-            valid = (wrong.lineno or 1) - 1 - above
-            lines = lines[: max(0, min(len(lines) - 1, valid))]
+            valid_count = (wrong.lineno or 1) - 1 - lines_above
+            lines = lines[: max(0, min(len(lines) - 1, valid_count))]
             if not lines:
                 return ""
-        except UNREADABLE:
+        except UNREADABLE_ERRORS:
             return ""
         else:
             break
-    mains = (n.lineno for n in statements if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test))
-    return "".join(lines[: next((line - above - 1 for line in mains if line > above), None)])
+    main_lines = (n.lineno for n in statements if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test))
+    return "".join(lines[: next((line - lines_above - 1 for line in main_lines if line > lines_above), None)])
 
 
 def _statements(code: str) -> list[ast.stmt]:
@@ -131,7 +134,7 @@ def _statements(code: str) -> list[ast.stmt]:
 
 def _only_defines(code: str) -> bool:
     """Whether running the code does nothing but define and import."""
-    with suppress(*UNREADABLE):
+    with suppress(*UNREADABLE_ERRORS):
         return all(isinstance(statement, DEFINITIONS) for statement in _statements(code))
     return False
 

@@ -73,8 +73,8 @@ def figures(name: str, texts: Sequence[str], references: Sequence[Sequence[str]]
         InputError: it cannot be loaded, or does not score these texts.
     """
     module, stem = load_module(name), stem_of(name)
-    several = any(type(form["references"]).__name__ != "Value" for form in _forms(module))
-    expected = [list(group) if several else group[0] for group in references]
+    has_lists = any(type(form["references"]).__name__ != "Value" for form in _forms(module))
+    expected = [list(group) if has_lists else group[0] for group in references]
     try:
         results = module.compute(predictions=list(texts), references=expected) or {}
     except Exception as wrong:  # whatever a user's module raises

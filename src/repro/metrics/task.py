@@ -38,11 +38,11 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 """How numbers are spelt otherwise, each with what stands for it."""
 
-NUMBERS = re.compile(
+NUMBER_PATTERN = re.compile(
     r"(?<![\d.])-?(?:(?:\d+ )?\d+/[1-9]\d*(?![\d/])"  # 1/2, 2 1/2
     r"|(?:\d+(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}\b)?|\.\d+)"
 )
-STATED = (r"####(.*)", r"\\boxed\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", r"\banswer\s*(?:is|[:=])(.*)")
+STATED_NUMBERS = (r"####(.*)", r"\\boxed\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", r"\banswer\s*(?:is|[:=])(.*)")
 """Where an answer states its number, the surest first: GSM8K's own sign, LaTeX's box, words."""
 
 REMARK = re.compile(r"(\d[^\d()\n=+/×÷]*)\([^()\n]*\)")
@@ -95,10 +95,10 @@ class FinalNumber(AnswerMetric):
 
     def score(self, text: str, expected: Sequence[str]) -> float:
         """100 if the last number is right; InputError for a reference without a number."""
-        right = [_final_number(reference) for reference in expected]
-        if None in right:
+        reference_numbers = [_final_number(reference) for reference in expected]
+        if None in reference_numbers:
             raise InputError(f"metric 'final_number' found no number in the reference {expected[0][-60:]!r}")
-        return 100.0 * (_final_number(text) in right)
+        return 100.0 * (_final_number(text) in reference_numbers)
 
 
 @register("metric", "answer_f1")
@@ -191,8 +191,8 @@ def compared(name: str, values: Sequence[float], baseline_values: Sequence[float
     scores[name], scores[f"{name}_stderr"] = mean_and_error(values)
     if baseline_values is None:
         return scores
-    target = f"target_{name}"
-    scores[target], scores[f"{target}_stderr"] = mean_and_error(baseline_values)
+    target_name = f"target_{name}"
+    scores[target_name], scores[f"{target_name}_stderr"] = mean_and_error(baseline_values)
     difference = PairedDifference().compute(values=values, baseline_values=baseline_values)
     return scores | {
         f"{name}_{end}": difference[end] for end in ("difference", "difference_low", "difference_high")
@@ -203,12 +203,12 @@ def _final_number(text: str) -> Fraction | None:
     text = NEXT_QUESTION.split(text)[0]
     for spelling, stands_for in SPELLINGS:
         text = re.sub(spelling, stands_for, text)
-    matches = [re.findall(pattern, text, re.IGNORECASE) for pattern in STATED]
-    first, *rest = matches
-    candidates = [*first[:1], *(numerals[-1] for numerals in rest if numerals), text]
+    matches = [re.findall(pattern, text, re.IGNORECASE) for pattern in STATED_NUMBERS]
+    surest, *other_matches = matches
+    candidates = [*surest[:1], *(numerals[-1] for numerals in other_matches if numerals), text]
     for candidate in candidates:
         for part in (REMARK.sub(r"\1", candidate), candidate):
-            if numbers := NUMBERS.findall(part):
+            if numbers := NUMBER_PATTERN.findall(part):
                 return _value(numbers[-1].replace(",", ""))
     return None
 
@@ -220,12 +220,12 @@ def _value(number: str) -> Fraction:
 
 
 def _words(text: str) -> list[str]:
-    bare = "".join(char for char in text.lower() if char not in string.punctuation)
-    return ARTICLES.sub(" ", bare).split()
+    unpunctuated = "".join(char for char in text.lower() if char not in string.punctuation)
+    return ARTICLES.sub(" ", unpunctuated).split()
 
 
-def _f1(words: Sequence[str], right: Sequence[str]) -> float:
-    if not words or not right:
-        return float(words == right)
-    common = sum((Counter(words) & Counter(right)).values())
-    return 2 * common / (len(words) + len(right))
+def _f1(words: Sequence[str], reference_words: Sequence[str]) -> float:
+    if not words or not reference_words:
+        return float(words == reference_words)
+    common_count = sum((Counter(words) & Counter(reference_words)).values())
+    return 2 * common_count / (len(words) + len(reference_words))

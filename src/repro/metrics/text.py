@@ -14,7 +14,7 @@ from repro.core.registry import register
 from repro.libraries import absent
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
-SPACELESS = {
+SPACELESS_SCRIPTS = {
     *("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "KANGXI", "YI", "TANGUT", "NUSHU"),
     *("THAI", "LAO", "TAI", "KHMER", "MYANMAR", "TIBETAN", "BALINESE", "JAVANESE"),
 }
@@ -59,8 +59,8 @@ class ExactMatch(Metric):
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
         require_rows(predictions, "exact_match")
-        same = sum(list(a) == list(b) for a, b in zip(predictions, references, strict=True))
-        return {"exact_match": same / len(predictions)}
+        equal_count = sum(list(a) == list(b) for a, b in zip(predictions, references, strict=True))
+        return {"exact_match": equal_count / len(predictions)}
 
 
 class _Words:
@@ -83,16 +83,16 @@ def tokens(text: str) -> list[str]:
     Of a script without spaces each character is a token. On ASCII text these are the default tokens of
     `rouge_score`, which knows no other letters.
     """
-    runs: list[str] = []
-    before = ""
+    token_texts: list[str] = []
+    last_kind = ""
     for character in unicodedata.normalize("NFC", text.lower()):
         kind = _kind(character)
-        if (before and kind == "mark") or before == kind == "run":
-            runs[-1] += character
+        if (last_kind and kind == "mark") or last_kind == kind == "run":
+            token_texts[-1] += character
         elif kind in ("run", "single"):
-            runs.append(character)
-        before = before if kind == "mark" else kind
-    return runs
+            token_texts.append(character)
+        last_kind = last_kind if kind == "mark" else kind
+    return token_texts
 
 
 @cache
@@ -102,7 +102,7 @@ def _kind(character: str) -> str:
     if category not in "LN":
         return "mark" if category == "M" else ""
     name_words = unicodedata.name(character, "").replace("-", " ").split()[:2]
-    return "run" if SPACELESS.isdisjoint(name_words) else "single"
+    return "run" if SPACELESS_SCRIPTS.isdisjoint(name_words) else "single"
 
 
 def rouge_scorer(**settings: Any) -> Any:
@@ -121,10 +121,10 @@ def rouge_by_prompt(
     predictions: Sequence[str], references: Sequence[str], scorer: Any | None = None
 ) -> list[float]:
     """F-measure of each text, from 0 to 1; by default as `rouge_l` has it."""
-    judge = scorer or rouge_scorer()
+    rouge = scorer or rouge_scorer()
     pairs = zip(predictions, references, strict=True)
     return [
-        1.0 if prediction == reference else judge.score(reference, prediction)["rougeL"].fmeasure
+        1.0 if prediction == reference else rouge.score(reference, prediction)["rougeL"].fmeasure
         for prediction, reference in pairs
     ]
 

@@ -33,7 +33,7 @@ CACHE_VARIABLE = "REPRO_CACHE"
 ADVICE = f"set {CACHE_VARIABLE} to a writable folder with free space"
 """What to do about a cache that cannot be written."""
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
+REFUSAL_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Unavailable(Exception):
@@ -46,17 +46,17 @@ def cache_root(override: Path | str | None = None) -> Path:
     return Path(folder).expanduser().absolute()
 
 
-_forgetting: ContextVar[Path | None] = ContextVar("forgetting", default=None)
+_forgetful_root: ContextVar[Path | None] = ContextVar("forgetting", default=None)
 
 
 def memory_root() -> Path:
     """The folder of computed entries (logits, scores): the cache root, or a temporary one in `forgetting`."""
-    return _forgetting.get() or cache_root()
+    return _forgetful_root.get() or cache_root()
 
 
 def is_forgetting() -> bool:
     """Whether this is within a `forgetting` block, where nothing that was computed before counts."""
-    return _forgetting.get() is not None
+    return _forgetful_root.get() is not None
 
 
 @contextmanager
@@ -66,11 +66,11 @@ def forgetting() -> Iterator[Path]:
     Fetched and converted files are still taken from the cache. Yields the temporary folder.
     """
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
-        token = _forgetting.set(Path(folder))
+        token = _forgetful_root.set(Path(folder))
         try:
             yield Path(folder)
         finally:
-            _forgetting.reset(token)
+            _forgetful_root.reset(token)
 
 
 def build_once(
@@ -125,11 +125,11 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
     """
     if (data := _read_checked(path)) is not None:
         return data
-    computed: list[Any] = []
+    results: list[Any] = []
 
     def build(scratch: Path) -> Path:
-        computed.append(compute())
-        text = json.dumps(computed[0])
+        results.append(compute())
+        text = json.dumps(results[0])
         file = scratch / path.name
         file.write_text(json.dumps({"sha256": _sum(text), "data": text}), encoding="utf-8")
         return file
@@ -137,10 +137,10 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
     try:
         build_once(path, build, is_whole=lambda copy: _read_checked(copy) is not None)
     except InputError as wrong:
-        if not computed:
-            computed.append(compute())
+        if not results:
+            results.append(compute())
         warn(f"{wrong}; until then the run goes on without this cache")
-    return computed[0] if computed else _read_checked(path)
+    return results[0] if results else _read_checked(path)
 
 
 def _read_checked(path: Path) -> Any:
@@ -187,22 +187,22 @@ def require_readable(target: Path) -> None:
     """InputError naming the first file of a cached file or folder that this user may not read."""
     try:
         paths = [target, *target.glob("*")] if target.exists() else []
-        hidden = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
+        locked = [path for path in paths if path.exists() and not os.access(path, os.R_OK)]
     except PermissionError:  # of a folder above
-        hidden = [target]
-    if hidden:
-        raise InputError(file_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(hidden[0]))))
+        locked = [target]
+    if locked:
+        raise InputError(file_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(locked[0]))))
 
 
-def file_error(wrong: OSError) -> str:
+def file_error(error: OSError) -> str:
     """An error of a file in a sentence: its path, what is wrong, and what to do."""
-    path = Path(str(wrong.filename))
+    path = Path(str(error.filename))
     remedy = "choose other folders with results= and outputs="
-    if isinstance(wrong, PermissionError) and os.path.isfile(path):
+    if isinstance(error, PermissionError) and os.path.isfile(path):
         remedy = "its owner can let you read it"
     if path.is_relative_to(cache_root()):
         remedy = f"its owner can let you read it, or set {CACHE_VARIABLE} to a folder of your own"
-    return f"{path}: {wrong.strerror}; {remedy}"
+    return f"{path}: {error.strerror}; {remedy}"
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def _errors_of_the_disk(target: Path) -> Iterator[None]:
             raise InputError(
                 f"disk full while making {target}; set {CACHE_VARIABLE} to another disk"
             ) from error
-        if error.errno in REFUSALS:
+        if error.errno in REFUSAL_ERRNOS:
             raise _unwritable(target.parent, error) from error
         raise
 

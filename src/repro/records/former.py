@@ -16,17 +16,17 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes, unpack
-from repro.records.lines import DETAILS
+from repro.records.lines import DETAIL_KINDS
 from repro.records.members import Member, write_members
 from repro.records.record import KEY, Record, Round
 from repro.records.results import Results, has_former_layout
 from repro.records.store import FOLDER
 
-BLOCKS = "provenance.jsonl.gz"
-CELLS = "cells.jsonl"
-REF = "$block"
+BLOCKS_FILE = "provenance.jsonl.gz"
+CELLS_FILE = "cells.jsonl"
+REFERENCE_KEY = "$block"
 """The one key of a mapping that stands for a block."""
-OF_A_RECORD = re.compile(r"[0-9a-f]{8,64}(\.[0-9a-f]{16})?\.(json|(rounds|answers)\.jsonl)")
+RECORD_NAME = re.compile(r"[0-9a-f]{8,64}(\.[0-9a-f]{16})?\.(json|(rounds|answers)\.jsonl)")
 """The names of a running sweep's records and their details."""
 
 
@@ -55,21 +55,21 @@ def convert(root: Path, tell: Callable[[str], None] = print) -> Results:
             results.put(former.record, **former.details)
     for folder in table_folders(root):
         tell(folder.relative_to(root).as_posix())
-        write_members(folder, [_member(cell) for cell in _lines(folder / CELLS)])
+        write_members(folder, [_member(cell) for cell in _lines(folder / CELLS_FILE)])
     results.pack()
     for folder in table_folders(root):
-        for name in (CELLS, *(f"{kind}.jsonl.xz" for kind in DETAILS)):
+        for name in (CELLS_FILE, *(f"{kind}.jsonl.xz" for kind in DETAIL_KINDS)):
             (folder / name).unlink(missing_ok=True)
-    (root / BLOCKS).unlink(missing_ok=True)
+    (root / BLOCKS_FILE).unlink(missing_ok=True)
     for path in [*(root / FOLDER).iterdir()]:
-        if OF_A_RECORD.fullmatch(path.name) or path.suffix in (".begun", ".lock") or path.name == ".lock":
+        if RECORD_NAME.fullmatch(path.name) or path.suffix in (".begun", ".lock") or path.name == ".lock":
             path.unlink()
     return results
 
 
 def table_folders(root: Path) -> list[Path]:
     """The folders of tables, by name."""
-    return sorted(path.parent for path in root.rglob(CELLS))
+    return sorted(path.parent for path in root.rglob(CELLS_FILE))
 
 
 def former_records(root: Path) -> Iterator[Former]:
@@ -78,34 +78,34 @@ def former_records(root: Path) -> Iterator[Former]:
     Raises:
         InputError: a file is damaged.
     """
-    loose = [path for path in sorted((root / FOLDER).glob("*.json")) if KEY.fullmatch(path.stem)]
-    stored = set()
-    for path in loose:
+    record_paths = [path for path in sorted((root / FOLDER).glob("*.json")) if KEY.fullmatch(path.stem)]
+    stored_keys = set()
+    for path in record_paths:
         try:
             record = Record.from_json(read_bytes(path, JSON_BYTES).decode())
         except ValueError as wrong:
             raise InputError(f"{path} is damaged ({wrong}); restore it, or move it away") from wrong
-        stored.add(record.key)
-        yield Former(record, {kind: _loose_details(path, kind) for kind in DETAILS})
-    joined = _joiner({block["id"]: block["block"] for block in _lines(root / BLOCKS)})
+        stored_keys.add(record.key)
+        yield Former(record, {kind: _loose_details(path, kind) for kind in DETAIL_KINDS})
+    resolve = _joiner({block["id"]: block["block"] for block in _lines(root / BLOCKS_FILE)})
     for folder in table_folders(root):
-        details = {kind: _table_details(folder, kind) for kind in DETAILS}
-        for cell in _lines(folder / CELLS):
+        details = {kind: _table_details(folder, kind) for kind in DETAIL_KINDS}
+        for cell in _lines(folder / CELLS_FILE):
             try:
-                record = _record(cell, joined(cell["provenance"]))
+                record = _record(cell, resolve(cell["provenance"]))
             except (ValueError, TypeError, KeyError, RecursionError) as wrong:
                 raise InputError(
-                    f"{folder / CELLS} has a damaged cell ({wrong}); restore the file"
+                    f"{folder / CELLS_FILE} has a damaged cell ({wrong}); restore the file"
                 ) from wrong
-            if record.key not in stored:
-                stored.add(record.key)
-                yield Former(record, {kind: details[kind].get(record.key, []) for kind in DETAILS})
+            if record.key not in stored_keys:
+                stored_keys.add(record.key)
+                yield Former(record, {kind: details[kind].get(record.key, []) for kind in DETAIL_KINDS})
 
 
 def _record(cell: Mapping[str, Any], provenance: Mapping[str, Any]) -> Record:
-    plain = {name: value for name, value in cell.items() if name not in ("overrides", "own_labels")}
+    fields = {name: value for name, value in cell.items() if name not in ("overrides", "own_labels")}
     labels = cell.get("own_labels", cell["labels"])
-    return Record.from_dict({**plain, "labels": labels, "provenance": provenance})
+    return Record.from_dict({**fields, "labels": labels, "provenance": provenance})
 
 
 def _member(cell: Mapping[str, Any]) -> Member:
@@ -117,15 +117,17 @@ def _joiner(blocks: Mapping[str, Any]) -> Callable[[str], Any]:
 
     def join(value: Any) -> Any:
         if isinstance(value, dict):
-            if value.keys() == {REF}:
-                return block(value[REF])
+            if value.keys() == {REFERENCE_KEY}:
+                return block(value[REFERENCE_KEY])
             return {name: join(part) for name, part in value.items()}
         return [join(part) for part in value] if isinstance(value, list) else value
 
     @cache
     def block(name: str) -> Any:
         if name not in blocks:
-            raise InputError(f"{BLOCKS} lacks the block {name}, to which a cell refers; restore the file")
+            raise InputError(
+                f"{BLOCKS_FILE} lacks the block {name}, to which a cell refers; restore the file"
+            )
         return join(blocks[name])
 
     return block

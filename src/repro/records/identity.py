@@ -18,18 +18,18 @@ from typing import Any, Protocol, runtime_checkable
 from repro.core.remembered import remember
 from repro.records.record import canonical
 
-OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
+RUN_SETTINGS = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
 
-PROSE = frozenset({"source", "note", "soc", "papers", "holds", "fitted_to"})
+PROSE_KEYS = frozenset({"source", "note", "soc", "papers", "holds", "fitted_to"})
 """Entries of a device file that explain its numbers, or say where they hold; not part of keys."""
 
-PREFIXED = re.compile(r"[a-z]+:[~/.]")
+PREFIXED_PATH = re.compile(r"[a-z]+:[~/.]")
 """A place behind a word, as in `evaluate:/home/me/mine`."""
-ABSOLUTE = re.compile(r"(?:(?<=file://)|(?<![\w.~/-]))/(?:[\w.+-]+/)+([\w.+-]+)")
+ABSOLUTE_PATH = re.compile(r"(?:(?<=file://)|(?<![\w.~/-]))/(?:[\w.+-]+/)+([\w.+-]+)")
 """An absolute path of at least two parts; the group is the last part."""
 
-PLACES = frozenset({"file", "hub", "wheel", "licence"})
+SOURCE_KEYS = frozenset({"file", "hub", "wheel", "licence"})
 """Entries of a dataset about its sources; not part of keys, since the examples have their own digest."""
 
 
@@ -74,18 +74,18 @@ _canonical = remember(1024)(canonical)
 
 @remember(64)
 def device_asked(device: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a device file that can change an outcome: all but `PROSE`."""
-    settings: dict[str, Any] = _without(device, PROSE)
+    """The part of a device file that can change an outcome: all but `PROSE_KEYS`."""
+    settings: dict[str, Any] = _without(device, PROSE_KEYS)
     return settings
 
 
 def dataset_asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a dataset's settings that can change an outcome: all but `PLACES` and the task's score.
+    """The part of dataset settings that can change an outcome: all but `SOURCE_KEYS` and the task's score.
 
     A cell that asks for the task's score has it in its key beside the dataset. `spread` came after keys were
     made, so it is left out where it is null.
     """
-    settings: dict[str, Any] = _without(dataset, PLACES)
+    settings: dict[str, Any] = _without(dataset, SOURCE_KEYS)
     if settings.get("spread") is None:
         settings.pop("spread", None)
     scoring = settings.get("scoring")
@@ -101,7 +101,7 @@ def model_asked(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without(value: Any, names: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without(below, names) for name, below in value.items() if name not in names}
+        return {name: _without(inner, names) for name, inner in value.items() if name not in names}
     return value
 
 
@@ -110,7 +110,7 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Absolute paths are reduced to their last part, which is searched under $REPRO_MODELS. Nobody changes it.
     """
-    return {name: _portable(value) for name, value in config.items() if name not in OF_THE_RUN}
+    return {name: _portable(value) for name, value in config.items() if name not in RUN_SETTINGS}
 
 
 @remember(1024)
@@ -121,7 +121,7 @@ def _portable(section: Any) -> Any:
 @lru_cache(maxsize=10_000)
 def portable_place(text: str) -> str:
     """A text that is a place of this machine as its last part, also behind a word (`evaluate:/home/me`)."""
-    prefix, colon, path = text.rpartition(":") if PREFIXED.match(text) else ("", "", text)
+    prefix, colon, path = text.rpartition(":") if PREFIXED_PATH.match(text) else ("", "", text)
     return f"{prefix}{colon}{Path(path).name}" if _is_place(path) else text
 
 
@@ -135,19 +135,19 @@ def portable_override(override: str) -> str:
 def short_places(texts: Iterable[str]) -> dict[str, str]:
     """Each text that is a path of this machine, with as few of its last parts as tell them apart."""
     parts = {text: Path(text).parts[text.startswith("/") :] for text in texts if _is_place(text)}
-    short: dict[str, str] = {}
+    short_texts: dict[str, str] = {}
     for count in range(1, max(map(len, parts.values()), default=0) + 1):
-        short = {text: "/".join(names[-count:]) for text, names in parts.items()}
-        if len({*short.values()}) == len(short):
+        short_texts = {text: "/".join(names[-count:]) for text, names in parts.items()}
+        if len({*short_texts.values()}) == len(short_texts):
             break
-    return short
+    return short_texts
 
 
-def shorten(text: str, short: Mapping[str, str]) -> str:
+def shorten(text: str, short_texts: Mapping[str, str]) -> str:
     """A text with these places (`short_places`) and other absolute paths in it shortened."""
-    for path in sorted(short, key=len, reverse=True):
-        text = text.replace(path, short[path])
-    return ABSOLUTE.sub(r"\1", text)
+    for path in sorted(short_texts, key=len, reverse=True):
+        text = text.replace(path, short_texts[path])
+    return ABSOLUTE_PATH.sub(r"\1", text)
 
 
 def portable_text(text: str) -> str:
@@ -163,18 +163,18 @@ def portable_text(text: str) -> str:
         if folder == "/":
             continue
         text = re.sub(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])", symbol, text)
-    return ABSOLUTE.sub(r"\1", text)
+    return ABSOLUTE_PATH.sub(r"\1", text)
 
 
 def _is_place(text: str) -> bool:
-    outside = Path(text).is_absolute() or text.startswith("~") or ".." in Path(text).parts
-    return outside and "\n" not in text
+    is_outside = Path(text).is_absolute() or text.startswith("~") or ".." in Path(text).parts
+    return is_outside and "\n" not in text
 
 
 def _without_places(value: Any) -> Any:
     """Nested mappings and lists with `portable_place` of every string."""
     if isinstance(value, Mapping):
-        return {name: _without_places(below) for name, below in value.items()}
+        return {name: _without_places(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_places(below) for below in value]
+        return [_without_places(inner) for inner in value]
     return portable_place(value) if isinstance(value, str) else value

@@ -16,16 +16,16 @@ from repro.core.digits import in_ten_digits
 from repro.core.reading import parse_json
 from repro.records.record import KEY, Record, Round, Scalar, canonical, require_finite_numbers
 
-FORM = 1
+LINE_FORM = 1
 """The version of the form that is written. Lines of a higher one are left alone."""
 
-DETAILS = ("rounds", "answers")
+DETAIL_KINDS = ("rounds", "answers")
 """Kinds of details that may be stored with a cell's record."""
 
-SHARED = ("packages", "host", "versions", "inputs", "memory")
+SHARED_SECTIONS = ("packages", "host", "versions", "inputs", "memory")
 """Sections of provenance that cells have in common; of its `config` every section is one."""
 
-ABSENT: dict[str, Any] = {}
+ABSENT_ENTRY: dict[str, Any] = {}
 """What stands in a column for a row that has no such entry."""
 
 
@@ -48,7 +48,7 @@ class Line:
 
     def stored_form(self) -> str:
         """The line as it stands in a file."""
-        return f"{FORM} {_hash(self.text)} {self.text}\n"
+        return f"{LINE_FORM} {_hash(self.text)} {self.text}\n"
 
 
 def write_line(content: Mapping[str, Any]) -> str:
@@ -73,14 +73,14 @@ def read_line(line: str) -> Line:
         NewerForm: a newer version of this package wrote it.
         ValueError: it is damaged.
     """
-    form, _, rest = line.partition(" ")
-    if form.isdecimal() and len(form) < 9 and int(form) > FORM:
+    form, _, digest_and_text = line.partition(" ")
+    if form.isdecimal() and len(form) < 9 and int(form) > LINE_FORM:
         raise NewerForm(form)
-    digest, _, text = rest.partition(" ")
-    start = text[:120].split('"', 4)
-    if form != str(FORM) or digest != _hash(text) or len(start) < 5 or start[0] != "{":
+    digest, _, text = digest_and_text.partition(" ")
+    pieces = text[:120].split('"', 4)
+    if form != str(LINE_FORM) or digest != _hash(text) or len(pieces) < 5 or pieces[0] != "{":
         raise ValueError("it is not what was written")
-    return Line(kind=start[1], name=start[3], text=text)
+    return Line(kind=pieces[1], name=pieces[3], text=text)
 
 
 def record_name(record: Record) -> str:
@@ -96,19 +96,19 @@ def record_contents(
     Args:
         details: its rounds and answers by kind.
     """
-    plain, parts = record.to_dict(), dict[str, Any]()
+    fields, parts = record.to_dict(), dict[str, Any]()
 
     def name_of(part: Any) -> str:
         name = _hash(canonical(part))
         parts[name] = part
         return name
 
-    provenance = dict(plain.pop("provenance"))
-    provenance |= {section: name_of(provenance[section]) for section in SHARED}
+    provenance = dict(fields.pop("provenance"))
+    provenance |= {section: name_of(provenance[section]) for section in SHARED_SECTIONS}
     provenance["config"] = {section: name_of(part) for section, part in provenance["config"].items()}
     name = record_name(record)
     lines = [details_content(kind, name, rows) for kind, rows in details.items() if rows]
-    cell = {"cell": plain.pop("key"), **plain, "details": name, "provenance": provenance}
+    cell = {"cell": fields.pop("key"), **fields, "details": name, "provenance": provenance}
     return parts, [*lines, cell]
 
 
@@ -120,13 +120,13 @@ def part_content(name: str, part: Any) -> dict[str, Any]:
 def part_names(content: Mapping[str, Any]) -> list[str]:
     """The names of a cell's parts, of the object of its line."""
     provenance = content["provenance"]
-    return [*(provenance[section] for section in SHARED), *provenance["config"].values()]
+    return [*(provenance[section] for section in SHARED_SECTIONS), *provenance["config"].values()]
 
 
 def details_content(kind: str, name: str, rows: Sequence[Round]) -> dict[str, Any]:
     """The object of a record's rounds or answers, by column and in ten digits."""
     names = sorted({name for row in rows for name in row})
-    columns = {name: [in_ten_digits(row.get(name, ABSENT)) for row in rows] for name in names}
+    columns = {name: [in_ten_digits(row.get(name, ABSENT_ENTRY)) for row in rows] for name in names}
     return {kind: name, "columns": columns}
 
 
@@ -134,9 +134,9 @@ def read_details(line: Line) -> list[dict[str, Scalar]]:
     """The rows of a line of details; ValueError, TypeError, KeyError or AttributeError if there are none."""
     columns = line.content()["columns"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    for name in (name for name, values in columns.items() if ABSENT in values):
+    for name in (name for name, values in columns.items() if ABSENT_ENTRY in values):
         for row in rows:
-            if row[name] == ABSENT:
+            if row[name] == ABSENT_ENTRY:
                 del row[name]
     return rows
 
@@ -149,10 +149,10 @@ def read_record(key: str, content: Mapping[str, Any], parts: Mapping[str, Any]) 
         KeyError, TypeError, AttributeError: a part is missing, or the object is no record.
     """
     provenance = dict(content["provenance"])
-    provenance |= {section: parts[provenance[section]] for section in SHARED}
+    provenance |= {section: parts[provenance[section]] for section in SHARED_SECTIONS}
     provenance["config"] = {section: parts[name] for section, name in provenance["config"].items()}
-    plain = {name: value for name, value in content.items() if name not in ("cell", "details")}
-    return Record.from_dict({**plain, "key": key, "provenance": provenance})
+    fields = {name: value for name, value in content.items() if name not in ("cell", "details")}
+    return Record.from_dict({**fields, "key": key, "provenance": provenance})
 
 
 def is_key(name: str) -> bool:

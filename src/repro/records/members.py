@@ -17,7 +17,7 @@ from repro.core.reading import LINES_BYTES, parse_json, read_bytes, require_no_l
 from repro.records.record import KEY, canonical, write_atomically
 from repro.records.store import FOLDER
 
-MEMBERS = "members.jsonl"
+MEMBERS_FILE = "members.jsonl"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Members:
 
 def read_members(folder: Path | str) -> Members:
     """The cells of the table in a folder; none without a file."""
-    path = os.path.join(folder, MEMBERS)  # a text, since hundreds of tables are looked at again and again
+    path = os.path.join(
+        folder, MEMBERS_FILE
+    )  # a text, since hundreds of tables are looked at again and again
     try:
         stat = os.lstat(path)
     except FileNotFoundError:
@@ -86,7 +88,7 @@ def write_members(folder: Path, members: Iterable[Member]) -> None:
         overrides = {"overrides": list(member.overrides)} if member.overrides else {}
         lines.append(json.dumps(content | overrides, ensure_ascii=False) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / MEMBERS, "".join(lines))
+    write_atomically(folder / MEMBERS_FILE, "".join(lines))
 
 
 def find_tables(root: Path) -> tuple[list[str], list[str]]:
@@ -95,6 +97,6 @@ def find_tables(root: Path) -> tuple[list[str], list[str]]:
     for folder, names, files in os.walk(root):
         links += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
         names[:] = [name for name in names if name != FOLDER]
-        if MEMBERS in files or MEMBERS in names:  # a folder of that name is said to be none
+        if MEMBERS_FILE in files or MEMBERS_FILE in names:  # a folder of that name is said to be none
             tables.append(Path(folder).relative_to(root).as_posix())
     return sorted(tables), sorted(links)

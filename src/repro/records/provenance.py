@@ -44,7 +44,7 @@ PACKAGES = (
 )
 
 
-LATER: Mapping[str, Any] = {"layers": None, "ends": None, "own_sources": {}}
+LATER_FIELDS: Mapping[str, Any] = {"layers": None, "ends": None, "own_sources": {}}
 """Fields that came after records were made, left out where they have these values."""
 
 
@@ -111,8 +111,8 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, for JSON, not copied; a record without a `LATER` one stays as it is."""
-        absent = {name for name, empty in LATER.items() if vars(self)[name] == empty}
+        """The fields as plain data for JSON; a record without a `LATER_FIELDS` one stays as it is."""
+        absent = {name for name, empty in LATER_FIELDS.items() if vars(self)[name] == empty}
         return {name: value for name, value in vars(self).items() if name not in absent}
 
 
@@ -186,29 +186,29 @@ class LayerCount:
     layers: int = 0
 
 
-_counting: ContextVar[LayerCount | None] = ContextVar("counting", default=None)
+_layer_count: ContextVar[LayerCount | None] = ContextVar("counting", default=None)
 
 
 @contextmanager
 def counting_layers() -> Iterator[LayerCount]:
     """Count calls of decoder layers within the block."""
     count = LayerCount()
-    token = _counting.set(count)
+    token = _layer_count.set(count)
     try:
         yield count
     finally:
-        _counting.reset(token)
+        _layer_count.reset(token)
 
 
 def count_layers(number: int = 1) -> None:
     """Add calls of decoder layers to the enclosing `counting_layers`, if there is one."""
-    if count := _counting.get():
+    if count := _layer_count.get():
         count.layers += number
 
 
 def layers_so_far() -> int | None:
     """Calls of decoder layers in the enclosing `counting_layers`; `None` if there is none."""
-    count = _counting.get()
+    count = _layer_count.get()
     return None if count is None else count.layers
 
 
@@ -233,14 +233,14 @@ def source_of(component: type) -> str:
     if package in ("repro", "builtins", "__main__"):
         return ""
     modules: dict[str, ModuleType] = {}
-    pending = [base.__module__ for base in component.__mro__]
-    while pending:
-        name = pending.pop()
+    pending_names = [base.__module__ for base in component.__mro__]
+    while pending_names:
+        name = pending_names.pop()
         module = sys.modules.get(name)
         if module is None or name in modules or name.partition(".")[0] != package:
             continue
         modules[name] = module
-        pending += map(_module_of, vars(module).values())
+        pending_names += map(_module_of, vars(module).values())
     digest = hashlib.sha256()
     for name, module in sorted(modules.items()):
         if module.__file__:

@@ -33,15 +33,15 @@ FEWEST = 5
 Spread = float | tuple[float, float]
 Round = Mapping[str, Scalar]
 
-CHECKSUM = "sha256"
+CHECKSUM_KEY = "sha256"
 """The entry of a record as JSON that holds the hash of the others."""
 
 KEY = re.compile(r"[0-9a-f]{8,64}")
 
-UNSIGNED = ("s", "J", "W", "B", "kB", "MB", "GB", "tokens", "rows", "requests", "verifications")
+UNSIGNED_UNITS = ("s", "J", "W", "B", "kB", "MB", "GB", "tokens", "rows", "requests", "verifications")
 """Units, alone or over another one (`J/token`), of quantities that cannot be negative."""
 
-ROUNDING = 1e-9
+ROUNDING_ERROR = 1e-9
 """What rounding may leave below zero where a quantity is a difference of sums."""
 
 
@@ -126,15 +126,15 @@ class Record:
     @cached_property
     def _json(self) -> str:
         """The text, which goes along with a record to the process that stores it."""
-        plain = self.to_dict()
-        plain[CHECKSUM] = content_hash(plain)
-        lines = (f' "{name}": {_json(plain[name])}' for name in sorted(plain))
+        fields = self.to_dict()
+        fields[CHECKSUM_KEY] = content_hash(fields)
+        lines = (f' "{name}": {_json(fields[name])}' for name in sorted(fields))
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data, for JSON; not copied."""
-        plain = {name: getattr(self, name) for name in _FIELDS}
-        return plain | {"provenance": self.provenance.to_dict()}
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return fields | {"provenance": self.provenance.to_dict()}
 
     @classmethod
     def from_json(cls, text: str) -> Record:
@@ -144,26 +144,26 @@ class Record:
             InputError: the text is not a record, or not the one that was written.
         """
         try:
-            plain = parse_json(text)
-            checksum = plain.pop(CHECKSUM, None)
-            if checksum is not None and checksum != content_hash(plain):
+            fields = parse_json(text)
+            checksum = fields.pop(CHECKSUM_KEY, None)
+            if checksum is not None and checksum != content_hash(fields):
                 raise ValueError("its content is not what its checksum was made of")
         except (ValueError, TypeError, AttributeError) as wrong:
             raise InputError(f"not a record: {wrong}") from wrong
-        return cls.from_dict(plain)
+        return cls.from_dict(fields)
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Record:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Record:
         """The record of which `to_dict` made plain data, as they are after JSON.
 
         Raises:
             InputError: they are no record.
         """
         try:
-            spreads = plain.get("uncertainty", {}).items()
+            spreads = fields.get("uncertainty", {}).items()
             uncertainty = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
-            provenance = Provenance(**plain["provenance"])
-            record = cls(**{**plain, "provenance": provenance, "uncertainty": uncertainty})
+            provenance = Provenance(**fields["provenance"])
+            record = cls(**{**fields, "provenance": provenance, "uncertainty": uncertainty})
             record.require_parts()
             return record
         except (ValueError, TypeError, KeyError, AttributeError) as wrong:
@@ -213,11 +213,11 @@ def require_finite_numbers(value: object, path: str = "") -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{path or 'a number'} is {value}; it must be a finite number")
     if isinstance(value, Mapping):
-        for name, below in value.items():
-            require_finite_numbers(below, f"{path}.{name}" if path else str(name))
+        for name, inner in value.items():
+            require_finite_numbers(inner, f"{path}.{name}" if path else str(name))
     elif isinstance(value, (list, tuple)):
-        for i, below in enumerate(value):
-            require_finite_numbers(below, f"{path}.{i}" if path else str(i))
+        for i, inner in enumerate(value):
+            require_finite_numbers(inner, f"{path}.{i}" if path else str(i))
 
 
 def _json(value: object) -> str:
@@ -238,10 +238,10 @@ def _check_value(name: str, value: object) -> None:
 def _check_signs(values: Mapping[str, Scalar]) -> None:
     """InputError for a negative value that is a time, an amount or a count by its unit in `conf/metric/`."""
     for name, value in values.items():
-        if not isinstance(value, (int, float)) or value >= -ROUNDING:
+        if not isinstance(value, (int, float)) or value >= -ROUNDING_ERROR:
             continue
         for pattern, unit in _units(tuple(conf_folders())):
-            if fnmatchcase(name, pattern) and unit.partition("/")[0] in UNSIGNED:
+            if fnmatchcase(name, pattern) and unit.partition("/")[0] in UNSIGNED_UNITS:
                 raise InputError(
                     f"value {name!r} is {value}, and is shown in {unit}; a time, energy, power, size or "
                     "count cannot be negative (a difference has `signed: true` in conf/metric/)"
@@ -252,10 +252,10 @@ def _check_signs(values: Mapping[str, Scalar]) -> None:
 def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Names (or patterns) of values that `metric/*.yaml` in these folders show as they are, with units."""
     metrics = merge_entries(folders, "metric/*.yaml", read_mapping, "metric")
-    plain = {name: spec for name, spec in metrics.items() if isinstance(spec, dict)}
+    specs = {name: spec for name, spec in metrics.items() if isinstance(spec, dict)}
     return [
         (str(spec.get("value", name)), str(spec.get("unit", "")))
-        for name, spec in plain.items()
+        for name, spec in specs.items()
         if "total" not in spec and not spec.get("signed")
     ]
 
@@ -269,15 +269,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         OSError: it cannot be written; the temporary file is removed.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary_path = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:  # tempfile's own functions would ignore the umask
+        with open(temporary_path, "xb") as file:  # tempfile's own functions would ignore the umask
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary_path, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
     flush(path.parent)
 

@@ -19,7 +19,7 @@ from repro.records.members import Member, find_tables, read_members, write_membe
 from repro.records.record import KEY, Record, canonical, remove_left
 from repro.records.store import FOLDER, Store
 
-UNTABLED = "untabled"
+UNTABLED_GROUP = "untabled"
 """The group of cells that are in no table."""
 
 
@@ -48,9 +48,9 @@ class Results(Store):
         for member in members:
             if cell := self._cells.get(member.key):
                 record = cell.record
-                same = record.labels == member.labels
+                has_labels = record.labels == member.labels
                 records[member.key, canonical(dict(member.labels))] = (
-                    record if same else replace(record, labels=dict(member.labels))
+                    record if has_labels else replace(record, labels=dict(member.labels))
                 )
         return list(records.values())
 
@@ -107,7 +107,7 @@ class Results(Store):
         """
         with self.lock():
             self.refresh()
-            groups = {key: UNTABLED for key in self._cells}
+            groups = {key: UNTABLED_GROUP for key in self._cells}
             for table in reversed(self.tables()):
                 remove_left(self.root / table)
                 paper = re.split("[/@]", table)[0]  # of `quickstart@temperature=0.5` too
@@ -135,5 +135,5 @@ def open_results(root: Path | str) -> Results:
 
 def has_former_layout(root: Path) -> bool:
     """Whether a folder has records as they were stored before there were files of lines."""
-    loose = (root / FOLDER).glob("*.json")
-    return (root / "provenance.jsonl.gz").exists() or any(KEY.fullmatch(path.stem) for path in loose)
+    record_paths = (root / FOLDER).glob("*.json")
+    return (root / "provenance.jsonl.gz").exists() or any(KEY.fullmatch(path.stem) for path in record_paths)

@@ -23,21 +23,21 @@ from repro.records.build_cache import ADVICE
 
 log = logging.getLogger(__name__)
 
-CHECKSUM = 4
+CHECKSUM_BYTES = 4
 """Bytes of the checksum in front of each blob; it covers the key, so exchanged entries are found."""
 
 SCRATCH_VARIABLE = "REPRO_SCRATCH"
 
-NETWORK = re.compile(
+NETWORK_TYPE = re.compile(
     r"nfs|cifs|smb|lustre|gpfs|ceph|beegfs|afs|coda|ncpfs|glusterfs|orangefs|pvfs|ocfs|gfs2|panfs|wekafs|9p"
     r"|virtiofs|fuse(?!blk|\.(fuse-overlayfs|ntfs-3g|exfat|encfs)$)"
 )
 """How types of file systems begin that several hosts may write to, most of FUSE among them."""
 
-MOUNTS = Path("/proc/self/mountinfo")
-ESCAPED = re.compile(r"\\(\d{3})")
+MOUNTS_PATH = Path("/proc/self/mountinfo")
+ESCAPED_BYTE = re.compile(r"\\(\d{3})")
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class RowFile:
@@ -55,8 +55,8 @@ class RowFile:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """The blob of a key; None if there is none or it is damaged."""
-        ask = f"select value from {table} where key = ?"
-        row = self._safely(lambda file: file.execute(ask, (key,)).fetchone())
+        query = f"select value from {table} where key = ?"
+        row = self._safely(lambda file: file.execute(query, (key,)).fetchone())
         if row is None:
             return None
         value = _without_checksum(key, row[0])
@@ -68,28 +68,28 @@ class RowFile:
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]], replace: bool = False) -> None:
         """Store blobs in one transaction; existing entries are kept, or replaced."""
         rows = [(key, _sum(key, value) + value) for key, value in items]
-        other = "replace" if replace else "ignore"
+        conflict_rule = "replace" if replace else "ignore"
 
         def store(file: sqlite3.Connection) -> None:
             file.execute("begin immediate")
-            file.executemany(f"insert or {other} into {table} values (?, ?)", rows)
+            file.executemany(f"insert or {conflict_rule} into {table} values (?, ?)", rows)
             file.execute("commit")
 
         self._safely(store)
 
     def each(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """All keys and blobs of a table; of damaged ones a warning says how many are left out."""
-        stored = self._safely(lambda file: list(file.execute(f"select * from {table}")))
-        intact = [(key, value) for key, blob in stored if (value := _without_checksum(key, blob)) is not None]
-        if len(intact) < len(stored):
-            log.warning("%d entries of %s are damaged and left out", len(stored) - len(intact), self.path)
-        yield from intact
+        blobs = self._safely(lambda file: list(file.execute(f"select * from {table}")))
+        items = [(key, value) for key, blob in blobs if (value := _without_checksum(key, blob)) is not None]
+        if len(items) < len(blobs):
+            log.warning("%d entries of %s are damaged and left out", len(blobs) - len(items), self.path)
+        yield from items
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _safely(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
+    def _safely(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         """Do some work; if the file turns out to be damaged or unusable, repeat it with another one."""
         try:
             return work(self._file)
@@ -140,22 +140,22 @@ class RowFile:
         return file
 
     def _set_aside(self, wrong: sqlite3.DatabaseError) -> None:
-        aside = self.path.with_name(f"{self.path.name}.damaged")
-        log.warning("%s is damaged (%s); it is kept as %s and made again", self.path, wrong, aside.name)
-        self.path.replace(aside)
+        damaged = self.path.with_name(f"{self.path.name}.damaged")
+        log.warning("%s is damaged (%s); it is kept as %s and made again", self.path, wrong, damaged.name)
+        self.path.replace(damaged)
         for journal in ("-wal", "-shm"):
             self.path.with_name(self.path.name + journal).unlink(missing_ok=True)
 
 
 def _sum(key: bytes, value: bytes) -> bytes:
-    return hashlib.blake2b(key + value, digest_size=CHECKSUM).digest()
+    return hashlib.blake2b(key + value, digest_size=CHECKSUM_BYTES).digest()
 
 
 def _without_checksum(key: bytes, stored: object) -> bytes | None:
     """The blob without its checksum; None if it does not match."""
-    if not isinstance(stored, bytes) or stored[:CHECKSUM] != _sum(key, stored[CHECKSUM:]):
+    if not isinstance(stored, bytes) or stored[:CHECKSUM_BYTES] != _sum(key, stored[CHECKSUM_BYTES:]):
         return None
-    return stored[CHECKSUM:]
+    return stored[CHECKSUM_BYTES:]
 
 
 def local_place(path: Path) -> Path:
@@ -188,14 +188,14 @@ def network_type(folder: Path) -> str:
     """The type of the network file system that a folder is on, or will be; "" if it is on a local one."""
     path = Path(os.path.realpath(folder))
     mounts = (mount for mount in _mounts() if path.is_relative_to(mount[0]))
-    kind = max(mounts, default=("", ""))[1]
-    return kind if NETWORK.match(kind) else ""
+    type_name = max(mounts, default=("", ""))[1]
+    return type_name if NETWORK_TYPE.match(type_name) else ""
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
     """The folder and the type of each mounted file system; none where the system does not say."""
     with suppress(OSError):
-        for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
-            mount, _, rest = line.partition(" - ")
-            folder = ESCAPED.sub(lambda code: chr(int(code[1], 8)), mount.split(" ")[4])
-            yield folder, rest.split(" ")[0]
+        for line in MOUNTS_PATH.read_text(encoding="utf-8", errors="replace").splitlines():
+            mount, _, type_and_options = line.partition(" - ")
+            folder = ESCAPED_BYTE.sub(lambda code: chr(int(code[1], 8)), mount.split(" ")[4])
+            yield folder, type_and_options.split(" ")[0]

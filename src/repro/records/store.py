@@ -24,8 +24,8 @@ from typing import Any
 from repro.core.errors import InputError, warn
 from repro.core.reading import LINES_BYTES, read_bytes, require_no_link, unpack
 from repro.records.lines import (
-    DETAILS,
-    FORM,
+    DETAIL_KINDS,
+    LINE_FORM,
     Line,
     NewerForm,
     details_content,
@@ -44,16 +44,16 @@ from repro.records.record import Record, Round, Scalar, flush, remove_left, writ
 FOLDER = "records"
 """The folder of the files in a folder of results."""
 
-OF_A_WRITER = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
+WRITER_NAME = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
 """The names of writers' files (start, process, random), hidden while `pack` removes them."""
 
-LARGE = 256 << 20
+MOST_WRITER_BYTES = 256 << 20
 """Bytes of a writer's file after which it begins another: what is larger than `LINES_BYTES` is not read."""
 
 PACKED_CELLS, PACKED_DETAILS = ".cells.jsonl", ".details.xz"
 """How the names of a group's files end, behind the group, which may have dots."""
 
-FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
+XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
 """Fast, and finds what cells far apart in a file have in common, as answers that are equal."""
 
 
@@ -120,7 +120,7 @@ class LinesFile:
     @property
     def is_writers(self) -> bool:
         """Whether a writer may still add to it."""
-        return OF_A_WRITER.fullmatch(self.path.name) is not None
+        return WRITER_NAME.fullmatch(self.path.name) is not None
 
     @property
     def group(self) -> str:
@@ -131,8 +131,8 @@ class LinesFile:
         """Whether the file is the one that was read, perhaps with more lines."""
         if self.stat is None or stat.st_ino != self.stat.st_ino:
             return self.stat is None
-        same = stat.st_size == self.stat.st_size and stat.st_mtime_ns == self.stat.st_mtime_ns
-        return same or (self.is_writers and stat.st_size > self.stat.st_size)
+        is_same = stat.st_size == self.stat.st_size and stat.st_mtime_ns == self.stat.st_mtime_ns
+        return is_same or (self.is_writers and stat.st_size > self.stat.st_size)
 
     def read_more(self, stat: os.stat_result) -> list[StoredCell]:
         """Read what was added; the cells in it. A line that is not whole waits for its end."""
@@ -140,14 +140,14 @@ class LinesFile:
             return []
         self.stat = stat
         try:
-            added = self._read_added(stat.st_size)
+            new_bytes = self._read_added(stat.st_size)
         except FileNotFoundError:  # packed meanwhile
             return []
         except (InputError, OSError) as wrong:
             self.damaged.append(f"{wrong}")
             return []
         cells = []
-        for raw in added.splitlines(keepends=True):
+        for raw in new_bytes.splitlines(keepends=True):
             self.count += 1
             if (cell := self._take(raw)) is not None:
                 cells.append(cell)
@@ -171,7 +171,7 @@ class LinesFile:
         if line is None:
             return None
         try:
-            if line.kind in DETAILS:
+            if line.kind in DETAIL_KINDS:
                 self.details[line.kind, line.name] = self.end, len(raw)
             elif line.kind == "part":
                 self.parts[line.name] = line.content()["value"]
@@ -196,7 +196,7 @@ def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
         path = location.rpartition(", line ")[0]
         sentence = (
             f"{path} was written by a newer version of repro (its lines have the form {newer}, and this "
-            f"version reads up to {FORM}); its newer lines are left alone"
+            f"version reads up to {LINE_FORM}); its newer lines are left alone"
         )
         if sentence not in damaged:
             damaged.append(sentence)
@@ -251,7 +251,7 @@ class Store:
         return self.details(key, "answers")
 
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
-        """The detail lines of a cell, of a kind in `DETAILS`; empty if there are none.
+        """The detail lines of a cell, of a kind in `DETAIL_KINDS`; empty if there are none.
 
         Raises:
             InputError: they are damaged.
@@ -296,10 +296,10 @@ class Store:
         """Read what was written since; a file that was replaced is read again."""
         stats = dict(self._stats())
         files = self._files.items()
-        replaced = [name for name, file in files if not (name in stats and file.goes_on(stats[name]))]
-        for name in replaced:
+        replaced_names = [name for name, file in files if not (name in stats and file.goes_on(stats[name]))]
+        for name in replaced_names:
             del self._files[name]
-        if replaced:
+        if replaced_names:
             self._cells = {}
             self._add(cell for file in self._sorted_files() for cell in file.cells.values())
         for name in sorted(stats, key=_order):
@@ -316,7 +316,7 @@ class Store:
     def _stats(self) -> Iterator[tuple[str, os.stat_result]]:
         names = os.listdir(self.folder) if self.folder.is_dir() and not self.folder.is_symlink() else []
         for name in names:
-            if OF_A_WRITER.fullmatch(name) or name.endswith(PACKED_CELLS):
+            if WRITER_NAME.fullmatch(name) or name.endswith(PACKED_CELLS):
                 with suppress(FileNotFoundError):  # packed meanwhile
                     yield name, os.lstat(self.folder / name)
 
@@ -387,9 +387,9 @@ class Store:
                 f"results cannot be written to {self.folder}: {reason}; choose another folder"
             ) from wrong
         if free < min_bytes:
-            need, have = min_bytes / 1e6, free / 1e6
+            need_mb, free_mb = min_bytes / 1e6, free / 1e6
             raise InputError(
-                f"{self.folder} has {have:.1f} MB free and the run needs {need:.1f} MB; free some space"
+                f"{self.folder} has {free_mb:.1f} MB free and the run needs {need_mb:.1f} MB; free some space"
             )
 
     def pack_groups(self, groups: Mapping[str, str]) -> None:
@@ -412,16 +412,16 @@ class Store:
             if not cell.file.is_writers and cell.file.group != groups[key]:
                 self.put(cell.record, self.rounds(key), self.answers(key))
         self.refresh()
-        before = self._sorted_files()
-        by_group: dict[str, list[str]] = {}
+        old_files = self._sorted_files()
+        keys_by_group: dict[str, list[str]] = {}
         for key in sorted(self._cells):
-            by_group.setdefault(groups[key], []).append(key)
-        for group, keys in sorted(by_group.items()):
+            keys_by_group.setdefault(groups[key], []).append(key)
+        for group, keys in sorted(keys_by_group.items()):
             self._write_group(group, keys)
-        for file in before:
+        for file in old_files:
             if file.is_writers:
                 _remove_as_read(file)
-            elif file.group not in by_group:
+            elif file.group not in keys_by_group:
                 (self.folder / f"{file.group}{PACKED_DETAILS}").unlink(missing_ok=True)
                 file.path.unlink()
 
@@ -433,11 +433,11 @@ class Store:
             parts |= names.keys()
             cells += [write_line(part_content(name, cell.file.parts[name])) for name in names]
             cells.append(write_line(cell.content))
-            lines = (self._details_line(cell, kind) for kind in DETAILS)
+            lines = (self._details_line(cell, kind) for kind in DETAIL_KINDS)
             details += [line.stored_form() for line in lines if line]
-        packed = lzma.compress("".join(details).encode(), filters=FAR)
+        details_bytes = lzma.compress("".join(details).encode(), filters=XZ_FILTERS)
         if details:
-            write_changed(self.folder / f"{group}{PACKED_DETAILS}", packed)
+            write_changed(self.folder / f"{group}{PACKED_DETAILS}", details_bytes)
         write_changed(self.folder / f"{group}{PACKED_CELLS}", "".join(cells).encode())
 
 
@@ -455,8 +455,8 @@ class Writer:
         parts, contents = record_contents(record, details)
         while True:  # again if `pack` took the file meanwhile
             path = self._own_file()
-            added = [part_content(name, part) for name, part in parts.items() if name not in self._parts]
-            if self._is_written(path, [*added, *contents]):
+            part_lines = [part_content(name, part) for name, part in parts.items() if name not in self._parts]
+            if self._is_written(path, [*part_lines, *contents]):
                 self._parts |= parts.keys()
                 return
 
@@ -480,7 +480,7 @@ class Writer:
         After an error, or when it is large, the next lines go to another.
         """
         data = "".join(map(write_line, contents)).encode()
-        current, self._path = self._path, None
+        current_path, self._path = self._path, None
         try:
             handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
@@ -492,7 +492,7 @@ class Writer:
                 os.fsync(handle)
             if not path.exists():
                 return False
-            self._path = current if os.fstat(handle).st_size < LARGE else None
+            self._path = current_path if os.fstat(handle).st_size < MOST_WRITER_BYTES else None
             return True
         finally:
             os.close(handle)
@@ -509,12 +509,12 @@ def _remove_as_read(file: LinesFile) -> None:
 
     Under another name it gets no more lines: a writer sees that its file is gone, and writes its lines again.
     """
-    hidden = file.path.with_name(f".{file.path.name.removeprefix('.')}")
-    file.path.rename(hidden)
-    if file.stat is not None and hidden.stat().st_size == file.stat.st_size:
-        hidden.unlink()
+    hidden_path = file.path.with_name(f".{file.path.name.removeprefix('.')}")
+    file.path.rename(hidden_path)
+    if file.stat is not None and hidden_path.stat().st_size == file.stat.st_size:
+        hidden_path.unlink()
     else:
-        hidden.rename(file.path)
+        hidden_path.rename(file.path)
 
 
 @lru_cache(maxsize=16)
@@ -538,4 +538,4 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 def _order(name: str) -> tuple[bool, str]:
     """Packed files are older than writers' files, of which the names begin with their start."""
-    return OF_A_WRITER.fullmatch(name) is not None, name
+    return WRITER_NAME.fullmatch(name) is not None, name

@@ -18,18 +18,18 @@ from repro.core.reading import csv_reader
 from repro.records.record import Record, Round
 from repro.records.results import Results, open_results
 from repro.reports.formats.layout import fixed_point, signs
-from repro.reports.tables.bands import BANDS, read_draws
+from repro.reports.tables.bands import BANDS_PATH, read_draws
 from repro.reports.tables.table import MARKS
 
-OWN_ENGINE, FLASH = "_own", "_streamed"
+OWN_ENGINE_SUFFIX, FLASH_SUFFIX = "_own", "_streamed"
 """Ends of the ids of rows: a paper's own engine, and a target that is streamed from flash."""
 
-ON_PROCESSOR = "std_"
+PLAIN_PREFIX = "std_"
 """Begins the ids of plain decoding on one processor, of which the row `std` is the best."""
 
 PROMPTS, MACHINE, ENGINE, AGREEMENT = "the prompts", "assumed numbers", "the engine", "the draft's agreement"
-KINDS = (PROMPTS, ENGINE, AGREEMENT)
-"""What may move a figure; `KINDS` one system alone, and `MACHINE` all systems on it."""
+MOVER_KINDS = (PROMPTS, ENGINE, AGREEMENT)
+"""What may move a figure; `MOVER_KINDS` one system alone, and `MACHINE` all systems on it."""
 
 LENGTHS = ("64", "1024")
 README_COLUMNS = {
@@ -40,7 +40,7 @@ README_COLUMNS = {
     "memory": "GB",
     "needs": "needs beside the model",
 }
-DIGITS = {"memory": 1}
+COLUMN_DIGITS = {"memory": 1}
 
 Ends = tuple[float, float]
 
@@ -67,26 +67,26 @@ class SystemAnswer:
     shortened: bool = False
 
 
-def what_reorders(first: SystemAnswer, other: SystemAnswer) -> list[str]:
+def what_reorders(leader: SystemAnswer, follower: SystemAnswer) -> list[str]:
     """What may turn the order of a row and of one that answers later; nothing if their order is certain.
 
     One thing at a time; then all that move one of them, together on each drawn machine.
     """
-    kinds = [kind for kind in KINDS if kind in first.ends or kind in other.ends]
-    movers = [kind for kind in kinds if _at(first, kind)[1] >= _at(other, kind)[0]]
-    machine_pairs = list(zip(first.draws, other.draws, strict=False))
-    if any(a >= b for a, b in machine_pairs):
+    kinds = [kind for kind in MOVER_KINDS if kind in leader.ends or kind in follower.ends]
+    movers = [kind for kind in kinds if _ends_by(leader, kind)[1] >= _ends_by(follower, kind)[0]]
+    draw_pairs = list(zip(leader.draws, follower.draws, strict=False))
+    if any(a >= b for a, b in draw_pairs):
         movers.append(MACHINE)
     if not movers:
-        latest = max(_at(first, kind)[1] for kind in ("", *kinds)) / first.seconds
-        earliest = min(_at(other, kind)[0] for kind in ("", *kinds)) / other.seconds
-        if any(a * latest >= b * earliest for a, b in [(first.seconds, other.seconds), *machine_pairs]):
-            return [" and ".join([*kinds, *([MACHINE] if machine_pairs else [])])]
+        latest = max(_ends_by(leader, kind)[1] for kind in ("", *kinds)) / leader.seconds
+        earliest = min(_ends_by(follower, kind)[0] for kind in ("", *kinds)) / follower.seconds
+        if any(a * latest >= b * earliest for a, b in [(leader.seconds, follower.seconds), *draw_pairs]):
+            return [" and ".join([*kinds, *([MACHINE] if draw_pairs else [])])]
     return movers
 
 
-def _at(row: SystemAnswer, kind: str) -> Ends:
-    return row.ends.get(kind, (row.seconds, row.seconds))
+def _ends_by(answer: SystemAnswer, kind: str) -> Ends:
+    return answer.ends.get(kind, (answer.seconds, answer.seconds))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class SystemTable:
         draws_by_figure = read_draws(self.root)
         answers = []
         for row, name in self.names.items():
-            if OWN_ENGINE in row or row.startswith(ON_PROCESSOR) or (FLASH in row) != streamed:
+            if OWN_ENGINE_SUFFIX in row or row.startswith(PLAIN_PREFIX) or (FLASH_SUFFIX in row) != streamed:
                 continue
             line = self.lines[row, f"answer_{length}"]
             if not line["ours"]:
@@ -134,15 +134,15 @@ class SystemTable:
         line = self.lines[row, f"answer_{length}"]
         if line["low"]:
             yield PROMPTS, (float(line["low"]), float(line["high"]))
-        engine_rows = [name for name in self.names if name.startswith(row + OWN_ENGINE)]
+        engine_rows = [name for name in self.names if name.startswith(row + OWN_ENGINE_SUFFIX)]
         figures = [self.lines[name, f"answer_{length}"]["ours"] for name in engine_rows]
         engine_seconds = [float(figure) for figure in figures if figure]
         if engine_seconds:
             yield ENGINE, (min(seconds, *engine_seconds), max(seconds, *engine_seconds))
-        if agreement_ends := self._by_agreement(line["cell"]):
+        if agreement_ends := self._agreement_ends(line["cell"]):
             yield AGREEMENT, agreement_ends
 
-    def _by_agreement(self, cell: str) -> Ends | None:
+    def _agreement_ends(self, cell: str) -> Ends | None:
         """The ends by agreement of the cell whose key begins so."""
         for member in self._results.members(self.table) if cell else ():
             if member.key.startswith(cell):
@@ -157,7 +157,7 @@ class SystemTable:
     @property
     def numbers(self) -> tuple[int, int]:
         """How many of the machine's numbers were drawn for the bands, and how many it has."""
-        with csv_reader(self.root / BANDS) as reader:
+        with csv_reader(self.root / BANDS_PATH) as reader:
             for line in reader:
                 if line["table"] == self.table:
                     return int(line["assumed"]), int(line["numbers"])
@@ -174,49 +174,51 @@ def answers_by_agreement(record: Record, rounds: Sequence[Round]) -> Ends | None
     values = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
     if not any(reaches) or "prefill_seconds" not in values:
         return None
-    prefill, decoding = (values[name] / values["prompts"] for name in ("prefill_seconds", "decode_seconds"))
-    a_token_a_round = decoding * values["acceptance_length"]
-    return prefill + a_token_a_round / (1 + fmean(reaches)), prefill + a_token_a_round
+    prefill_s, decode_s = (values[name] / values["prompts"] for name in ("prefill_seconds", "decode_seconds"))
+    plain_seconds = decode_s * values["acceptance_length"]
+    return prefill_s + plain_seconds / (1 + fmean(reaches)), prefill_s + plain_seconds
 
 
-def sentences(comparison: SystemTable) -> list[str]:
+def sentences(systems: SystemTable) -> list[str]:
     """The advice of a comparison, one sentence for each place of the target and length of prompts."""
     orders = [
-        f"{where}, behind {int(length):,} tokens: {_order(rows)}"
-        for streamed, where in ((False, "In memory"), (True, "From flash"))
+        f"{storage}, behind {int(length):,} tokens: {_order(rows)}"
+        for streamed, storage in ((False, "In memory"), (True, "From flash"))
         for length in LENGTHS
-        if (rows := comparison.rows(length, streamed))
+        if (rows := systems.rows(length, streamed))
     ]
-    return [*orders, *_bands(comparison)]
+    return [*orders, *_bands(systems)]
 
 
 def _order(rows: Sequence[SystemAnswer]) -> str:
     """Who answers first, against whom that is open and by what, and who takes least energy."""
-    first, *later = [row for row in rows if not row.shortened]
-    movers = [(row, what_reorders(first, row)) for row in later]
-    sentence = f"{first.name} answers first, after {_seconds(first.seconds)} s"
-    if first.ends.get(ENGINE):
-        worst = max(first.ends[ENGINE])
-        sentence += f" ({_seconds(worst)} on its own engine)" if worst > first.seconds else ""
+    leader, *followers = [row for row in rows if not row.shortened]
+    movers = [(row, what_reorders(leader, row)) for row in followers]
+    sentence = f"{leader.name} answers first, after {_seconds(leader.seconds)} s"
+    if leader.ends.get(ENGINE):
+        worst_seconds = max(leader.ends[ENGINE])
+        sentence += (
+            f" ({_seconds(worst_seconds)} on its own engine)" if worst_seconds > leader.seconds else ""
+        )
     open_systems = [
         f"{row.name} ({_seconds(row.seconds)} s; by {_join(kinds)})" for row, kinds in movers if kinds
     ]
     sentence += f"; **open** against {_join(open_systems)}" if open_systems else ""
-    behind = [f"{row.name} ({_seconds(row.seconds)} s)" for row, kinds in movers if not kinds]
-    sentence += f"; behind it in any case: {_join(behind)}" if behind else ""
-    shorter = [f"{row.name} ({_seconds(row.seconds)} s)" for row in rows if row.shortened]
-    sentence += f"; on a smaller model and a shorter prompt: {_join(shorter)}" if shorter else ""
-    energies = [(row.joules, row.name) for row in (first, *later) if row.joules is not None]
+    slower_systems = [f"{row.name} ({_seconds(row.seconds)} s)" for row, kinds in movers if not kinds]
+    sentence += f"; behind it in any case: {_join(slower_systems)}" if slower_systems else ""
+    small_names = [f"{row.name} ({_seconds(row.seconds)} s)" for row in rows if row.shortened]
+    sentence += f"; on a smaller model and a shorter prompt: {_join(small_names)}" if small_names else ""
+    energies = [(row.joules, row.name) for row in (leader, *followers) if row.joules is not None]
     joules, name = min(energies)
     return f"{sentence}. Least energy: {name}, {_seconds(joules)} J."
 
 
-def _bands(comparison: SystemTable) -> Iterator[str]:
-    rows = [row for streamed in (False, True) for row in comparison.rows("1024", streamed)]
+def _bands(systems: SystemTable) -> Iterator[str]:
+    rows = [row for streamed in (False, True) for row in systems.rows("1024", streamed)]
     if not any(row.draws for row in rows):
         yield "No assumed number of the machine was drawn: what these move is not in the ranges."
         return
-    assumed, total = comparison.numbers
+    assumed, total = systems.numbers
     stable = [row.name for row in rows if row.draws and max(row.draws) - min(row.draws) < 1e-3 * row.seconds]
     yield (
         f"Of the machine's {total} numbers the {assumed} assumed ones were drawn, within 30%, none that is "
@@ -224,29 +226,29 @@ def _bands(comparison: SystemTable) -> Iterator[str]:
     )
 
 
-def short_table(comparison: SystemTable) -> list[str]:
+def short_table(systems: SystemTable) -> list[str]:
     """README's table of the rows in memory; marks of a whole row stand after its name, their legend below."""
-    rows = [row for row in comparison.names if FLASH not in row]
+    rows = [row for row in systems.names if FLASH_SUFFIX not in row]
     lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
-    used = set[str]()
+    used_marks = set[str]()
     for row in rows:
-        figures = {name: comparison.lines[row, name] for name in README_COLUMNS}
+        figures = {name: systems.lines[row, name] for name in README_COLUMNS}
         mark_lists = [line["marks"].split() for line in figures.values() if line["ours"]]
-        shared = [mark for mark in MARKS if all(mark in marks for marks in mark_lists)]
-        used |= {mark for marks in mark_lists for mark in marks}
-        name = comparison.names[row] + signs(shared, ())
-        lines.append([name, *(_cell_text(line, column, shared) for column, line in figures.items())])
-    legend = " ".join(f"{sign}: {words}." for mark, (sign, words) in MARKS.items() if mark in used)
+        shared_marks = [mark for mark in MARKS if all(mark in marks for marks in mark_lists)]
+        used_marks |= {mark for marks in mark_lists for mark in marks}
+        name = systems.names[row] + signs(shared_marks, ())
+        lines.append([name, *(_cell_text(line, column, shared_marks) for column, line in figures.items())])
+    legend = " ".join(f"{sign}: {meaning}." for mark, (sign, meaning) in MARKS.items() if mark in used_marks)
     return [*(f"| {' | '.join(line)} |" for line in lines), "", legend]
 
 
-def _cell_text(line: dict[str, str], column: str, shared: Sequence[str]) -> str:
+def _cell_text(line: dict[str, str], column: str, shared_marks: Sequence[str]) -> str:
     text = line["ours"]
     try:
-        text = fixed_point(float(text), DIGITS.get(column, 1 if float(text) >= 10 else 2))
+        text = fixed_point(float(text), COLUMN_DIGITS.get(column, 1 if float(text) >= 10 else 2))
     except ValueError:
         text = text or "—"
-    return text + signs(line["marks"].split(), shared)
+    return text + signs(line["marks"].split(), shared_marks)
 
 
 def _seconds(number: float) -> str:
@@ -266,7 +268,7 @@ def readme_block(root: Path) -> str:
 
 def compare_block(root: Path) -> str:
     """What docs/compare.md says of both tables."""
-    parts = []
-    for table, where in (("compare/phone", "On the phone"), ("compare/board", "On the board")):
-        parts += [f"{where}:", "", *(f"- {line}" for line in sentences(SystemTable(root, table))), ""]
-    return "\n".join(parts).strip()
+    lines = []
+    for table, machine in (("compare/phone", "On the phone"), ("compare/board", "On the board")):
+        lines += [f"{machine}:", "", *(f"- {line}" for line in sentences(SystemTable(root, table))), ""]
+    return "\n".join(lines).strip()

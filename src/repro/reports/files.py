@@ -18,18 +18,18 @@ from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_csv, to_markdown
 from repro.reports.paper import PaperTable
-from repro.reports.reference.bibliography import OWN, citations, read_entries
+from repro.reports.reference.bibliography import OWN_KEY, citations, read_entries
 from repro.reports.tables.table import Table
 
 FORMATS = ("md", "csv", "tex", "png", "pdf", "bib")
 
-USUAL = FORMATS[:-1]
+USUAL_FORMATS = FORMATS[:-1]
 """The formats that a table has if none is named: Markdown and LaTeX have its BibTeX as well."""
 
-ALTERED = "@"
+ALTERED_MARK = "@"
 """Separates an experiment's name from its changed settings in the name of a table's folder."""
 
-PICTURES = ("png", "pdf")
+PICTURE_FORMATS = ("png", "pdf")
 """Formats of a table's figure."""
 
 
@@ -42,7 +42,7 @@ def path_of(folder: Path, experiment: str, format: str) -> Path:
         return folder / experiment / format
     if format == "bib":
         return folder / "paper.bib"
-    stem = "figure" if format in PICTURES else "table"
+    stem = "figure" if format in PICTURE_FORMATS else "table"
     return folder / experiment / f"{stem}.{format}"
 
 
@@ -51,10 +51,10 @@ def is_of(table: str, artifact: str) -> bool:
     return re.fullmatch(rf"{re.escape(artifact)}([a-z]?(_.*)?)?", table) is not None
 
 
-SWEEPS = "sweeps/"
+SWEEPS_FOLDER = "sweeps/"
 """Folder of the tables of sweeps, of which no experiment says what they show."""
 
-VALIDATION = "validation"
+VALIDATION_FOLDER = "validation"
 """Folder of the tables that hold the emulator against measurements."""
 
 
@@ -64,16 +64,18 @@ def table_names(folder: Path) -> list[str]:
     Those under `validation/` have no cells; `python -m workshop.validation` makes them.
     """
     names = (path.parent.relative_to(folder).as_posix() for path in folder.rglob("table.csv"))
-    return sorted(name for name in names if not name.startswith(f"{VALIDATION}/"))
+    return sorted(name for name in names if not name.startswith(f"{VALIDATION_FOLDER}/"))
 
 
 def validations(folder: Path) -> list[str]:
     """Names of the tables that hold the emulator against measurements, sorted."""
-    names = (path.parent.relative_to(folder).as_posix() for path in (folder / VALIDATION).rglob("table.csv"))
+    names = (
+        path.parent.relative_to(folder).as_posix() for path in (folder / VALIDATION_FOLDER).rglob("table.csv")
+    )
     return sorted(names)
 
 
-def formats_of(names: Collection[str], figure: bool) -> list[str]:
+def formats_of(names: Collection[str], has_figure: bool) -> list[str]:
     """The wanted formats in the usual order, without pictures if there is no figure.
 
     Raises:
@@ -82,14 +84,14 @@ def formats_of(names: Collection[str], figure: bool) -> list[str]:
     for name in names:
         if name not in FORMATS:
             raise InputError(unknown("table format", name, FORMATS))
-    return [name for name in FORMATS if name in names and (figure or name not in PICTURES)]
+    return [name for name in FORMATS if name in names and (has_figure or name not in PICTURE_FORMATS)]
 
 
 def write_all(
     table: Table,
     folder: Path,
     bibliography: dict[str, str],
-    formats: Collection[str] = USUAL,
+    formats: Collection[str] = USUAL_FORMATS,
     made_page: Page | None = None,
 ) -> dict[str, Path]:
     """Write a table's files; a table without a figure, or without anything to show in it, has no pictures.
@@ -101,9 +103,9 @@ def write_all(
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
     """
     has_figure = table.figure and any(row.has_something for row in table.rows)
-    picture = partial(_picture, table) if has_figure else None
+    draw_picture = partial(_picture, table) if has_figure else None
     # A sweep's own table is as a paper has it, without what is the same in every row.
-    latex = PaperTable().latex if table.experiment.startswith(SWEEPS) else None
+    make_latex = PaperTable().latex if table.experiment.startswith(SWEEPS_FOLDER) else None
     return write_page(
         made_page or page(table),
         lambda: to_csv(table),
@@ -111,32 +113,32 @@ def write_all(
         folder,
         bibliography,
         formats,
-        picture,
-        partial(latex, table) if latex else None,
+        draw_picture,
+        partial(make_latex, table) if make_latex else None,
     )
 
 
 def write_page(
     page: Page,
-    csv: Callable[[], str],
+    make_csv: Callable[[], str],
     papers: Sequence[str],
     folder: Path,
     bibliography: dict[str, str],
-    formats: Collection[str] = USUAL,
-    picture: Callable[[str], bytes] | None = None,
-    latex: Callable[[Sequence[str]], str] | None = None,
+    formats: Collection[str] = USUAL_FORMATS,
+    draw_picture: Callable[[str], bytes] | None = None,
+    make_latex: Callable[[Sequence[str]], str] | None = None,
 ) -> dict[str, Path]:
     """Write a page's files to a folder, as `path_of` names them; returns them by format.
 
     Args:
         page: its text.
-        csv: makes its figures as CSV.
+        make_csv: makes its figures as CSV.
         papers: that it cites.
         folder: of results.
         bibliography: BibTeX entries by key.
         formats: that are wanted.
-        picture: draws its figure in a format; without it the page has none.
-        latex: makes LaTeX with comments at its end; by default that of the page.
+        draw_picture: draws its figure in a format; without it the page has none.
+        make_latex: makes LaTeX with comments at its end; by default that of the page.
 
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
@@ -144,12 +146,12 @@ def write_page(
     bibtex = citations(papers, bibliography)
     contents: dict[str, Callable[[], str | bytes]] = {
         "md": lambda: to_markdown(page, bibtex),
-        "csv": csv,
-        "tex": lambda: latex(bibtex) if latex else to_latex(page, bibtex),
-        **{name: partial(picture, name) for name in PICTURES if picture},
+        "csv": make_csv,
+        "tex": lambda: make_latex(bibtex) if make_latex else to_latex(page, bibtex),
+        **{name: partial(draw_picture, name) for name in PICTURE_FORMATS if draw_picture},
         "bib": lambda: _with_entries(folder, papers, bibliography),
     }
-    names = formats_of(formats, picture is not None)
+    names = formats_of(formats, draw_picture is not None)
     return write_files(page.experiment, folder, {name: contents[name] for name in names})
 
 
@@ -163,17 +165,19 @@ def write_paper(
             written to.
     """
     text = paper.latex(table, [r"cite with \bibliography{paper}"])
-    bib = _with_entries(folder, table.papers, bibliography)
+    bibtex = _with_entries(folder, table.papers, bibliography)
     selection = paper.figure(table)
-    pictures = {f"paper.{end}": partial(_picture, selection, end, bare=True) for end in PICTURES if selection}
-    return write_files(table.experiment, folder, {"paper.tex": text, **pictures, "bib": bib})
+    pictures = {
+        f"paper.{ext}": partial(_picture, selection, ext, bare=True) for ext in PICTURE_FORMATS if selection
+    }
+    return write_files(table.experiment, folder, {"paper.tex": text, **pictures, "bib": bibtex})
 
 
 def _with_entries(folder: Path, papers: Sequence[str], bibliography: dict[str, str]) -> str:
     """The folder's `paper.bib` with the entries of these papers, each once."""
-    before = path_of(folder, "", "bib")
-    entries = read_entries(before) if before.exists() else {}
-    entries |= zip((*papers, OWN), citations(papers, bibliography), strict=True)
+    path = path_of(folder, "", "bib")
+    entries = read_entries(path) if path.exists() else {}
+    entries |= zip((*papers, OWN_KEY), citations(papers, bibliography), strict=True)
     return "\n\n".join(entries.values()) + "\n"
 
 
@@ -195,7 +199,7 @@ def write_files(
         except InputError:
             raise
         except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
-            if file.suffix[1:] not in PICTURES:
+            if file.suffix[1:] not in PICTURE_FORMATS:
                 raise
             warn(f"table {experiment!r} has no {file.name}: {type(wrong).__name__}: {wrong}")
             continue

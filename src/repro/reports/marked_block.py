@@ -28,10 +28,10 @@ def block(page: str, name: str, where: str) -> str:
     for marker in (start, end):
         if page.count(marker) != 1:
             raise InputError(f"{where} has {page.count(marker)} lines {marker!r}; it needs exactly one")
-    inside, closed, _ = page.partition(start)[2].partition(end)
-    if not closed:
+    content, end_found, _ = page.partition(start)[2].partition(end)
+    if not end_found:
         raise InputError(f"{where} has {end!r} before {start!r}; it needs them in order")
-    return inside.strip()
+    return content.strip()
 
 
 def fill_block(page: str, name: str, content: str, where: str) -> str:
@@ -42,5 +42,5 @@ def fill_block(page: str, name: str, content: str, where: str) -> str:
     """
     block(page, name, where)
     start, end = markers(name)
-    before, rest = page.split(start)
-    return f"{before}{start}\n{content}\n{end}{rest.split(end)[1]}"
+    text_before, text_after = page.split(start)
+    return f"{text_before}{start}\n{content}\n{end}{text_after.split(end)[1]}"

@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.registry import require_choice, unknown
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import (
-    UNVARIED,
+    UNVARIED_ROWS,
     Grid,
     Heading,
     Page,
@@ -29,7 +29,7 @@ from repro.reports.tables.table import MARKS, Table
 ONE_COLUMN, TWO_COLUMNS = 345.0, 252.0
 """Points of the text of an `article`, and of a column of a page with two."""
 
-STYLES = ("float", "full")
+TABLE_STYLES = ("float", "full")
 IN_EVERY_ROW = "In every row: "
 
 
@@ -73,13 +73,13 @@ class PaperTable:
         table = replace(table, rows=tuple(rows))
         if self.columns or self.style == "full":
             return _with_columns(table, indices)
-        same = {i: text for i in indices if (text := _in_every_row(table, i))}
+        texts_by_index = {i: text for i in indices if (text := _in_every_row(table, i))}
         figure_keys = table.figure.columns if table.apart and table.figure else keys
-        varied = [i for i in indices if i not in same and keys[i] in figure_keys]
-        if not varied or len(varied) == len(indices):
+        varied_indices = [i for i in indices if i not in texts_by_index and keys[i] in figure_keys]
+        if not varied_indices or len(varied_indices) == len(indices):
             return table
-        footnotes = [f"{IN_EVERY_ROW}{', '.join(same.values())}."] if same else []
-        return replace(_with_columns(table, varied), footnotes=(*table.footnotes, *footnotes))
+        footnotes = [f"{IN_EVERY_ROW}{', '.join(texts_by_index.values())}."] if texts_by_index else []
+        return replace(_with_columns(table, varied_indices), footnotes=(*table.footnotes, *footnotes))
 
     def figure(self, table: Table) -> Table | None:
         """The table whose figure shows the chosen rows and columns; `None` if these have no figure.
@@ -101,14 +101,16 @@ class PaperTable:
             InputError: there is no such row or column.
         """
         selection = self.select(table)
-        full = page(selection)
+        report = page(selection)
         if self.style == "full":
-            return to_latex(full, comments)
+            return to_latex(report, comments)
         grids = (_pivot(selection) or grid(selection),)
         float_page = Page(selection.experiment, selection.caption, grids, tuple(_below(selection)))
         other_keys = [column.key for column in table.columns if column not in selection.columns]
-        left_out = [f"Not shown: {', '.join(other_keys)}; --columns names columns, --style full has all."]
-        return to_latex(float_page, [*full.notes, *(left_out if other_keys else []), *comments], self.width)
+        omissions = [f"Not shown: {', '.join(other_keys)}; --columns names columns, --style full has all."]
+        return to_latex(
+            float_page, [*report.notes, *(omissions if other_keys else []), *comments], self.width
+        )
 
 
 def paper_table(
@@ -125,11 +127,13 @@ def paper_table(
         InputError: there is no such style.
     """
     if style is not None:
-        require_choice("--style", style, STYLES)
+        require_choice("--style", style, TABLE_STYLES)
     if not (columns or rows or no_intervals or two_column or style or paper):
         return None
     width = TWO_COLUMNS if two_column else ONE_COLUMN
-    return PaperTable(tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or STYLES[0])
+    return PaperTable(
+        tuple(columns or ()), tuple(rows or ()), not no_intervals, width, style or TABLE_STYLES[0]
+    )
 
 
 def _pivot(table: Table) -> Grid | None:
@@ -139,26 +143,26 @@ def _pivot(table: Table) -> Grid | None:
     """
     if len(table.apart) != 2:
         return None
-    first, second = sorted(table.apart, key=lambda name: name != "method")
-    rows = {(row.labels.get(first, ""), row.labels.get(second, "")): row for row in table.rows}
-    above, across = (dict.fromkeys(pair[i] for pair in rows) for i in (0, 1))
-    if len(rows) != len(table.rows) or len(rows) != len(above) * len(across):
+    row_label, column_label = sorted(table.apart, key=lambda name: name != "method")
+    rows = {(row.labels.get(row_label, ""), row.labels.get(column_label, "")): row for row in table.rows}
+    row_labels, column_labels = (dict.fromkeys(pair[i] for pair in rows) for i in (0, 1))
+    if len(rows) != len(table.rows) or len(rows) != len(row_labels) * len(column_labels):
         return None
-    parts = tuple(printed_label(second, label) for label in across)
-    headings = [Heading(first), *(Heading(heading(column), parts) for column in table.columns)]
-    shared = table.shared_marks
+    parts = tuple(printed_label(column_label, label) for label in column_labels)
+    headings = [Heading(row_label), *(Heading(heading(column), parts) for column in table.columns)]
+    shared_marks = table.shared_marks
     lines = tuple(
         (
-            printed_label(first, name),
+            printed_label(row_label, name),
             *(
-                entry_text(rows[name, label].entries[i], column, shared)
+                entry_text(rows[name, label].entries[i], column, shared_marks)
                 for i, column in enumerate(table.columns)
-                for label in across
+                for label in column_labels
             ),
         )
-        for name in above
+        for name in row_labels
     )
-    return Grid(tuple(headings), lines, "l" + "r" * len(table.columns) * len(across))
+    return Grid(tuple(headings), lines, "l" + "r" * len(table.columns) * len(column_labels))
 
 
 def _index(kind: str, name: str, names: Sequence[str]) -> int:
@@ -173,11 +177,11 @@ def _with_columns(table: Table, indices: Sequence[int]) -> Table:
 
 
 def _in_every_row(table: Table, index: int) -> str:
-    """A column's heading with its value, if that is the same in all of at least `UNVARIED` rows; else ""."""
+    """A column's heading and value, if it is the same in all of at least `UNVARIED_ROWS` rows; else ""."""
     column = table.columns[index]
     texts = {entry_text(row.entries[index], column, tuple(MARKS)) for row in table.rows}
     if (
-        len(table.rows) < UNVARIED
+        len(table.rows) < UNVARIED_ROWS
         or len(texts) > 1
         or any(row.entries[index].published for row in table.rows)
     ):
@@ -187,7 +191,7 @@ def _in_every_row(table: Table, index: int) -> str:
 
 def _below(table: Table) -> list[str]:
     """How figures were made, what brackets and signs mean: what a reader of the float alone must know."""
-    signs = [line for line in table.legend if not line.startswith(MARKS["best"][0])]
-    bold = ["Bold: best of its column."] if len(signs) < len(table.legend) else []
+    marks = [line for line in table.legend if not line.startswith(MARKS["best"][0])]
+    hint = ["Bold: best of its column."] if len(marks) < len(table.legend) else []
     footnotes = [note for note in table.footnotes if note.startswith(IN_EVERY_ROW)]
-    return [*footnotes, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *signs]
+    return [*footnotes, *([table.how_made] if table.how_made else []), *interval_line(table), *hint, *marks]

@@ -29,7 +29,7 @@ from repro.records.build_cache import computed_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import FEWEST, Round, Scalar, content_hash
 from repro.scenarios.base import (
-    WEIGHTS,
+    WEIGHT_VERSIONS,
     Findings,
     Progress,
     appended_tokens,
@@ -95,31 +95,31 @@ class AccuracyScenario(OfflineScenario):
     @cached_property
     def _equal_choices(self) -> dict[str, str]:
         """Hash of the rows with equal choices, which rounding told apart before; empty if there are none."""
-        texts = [[(c.context, c.token_ids) for c in prompt.continuations] for prompt in self.prompts]
-        rows = [row for row, choices in enumerate(texts) if len({*choices}) < len(choices)]
+        choice_lists = [[(c.context, c.token_ids) for c in prompt.continuations] for prompt in self.prompts]
+        rows = [row for row, choices in enumerate(choice_lists) if len({*choices}) < len(choices)]
         return {"equal choices": content_hash(rows)} if rows else {}
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `OfflineScenario`."""
-        dataset = {"dataset": dataset_asked(self.config["dataset"])}
-        return super().asked | dataset | {name: self.config[name] for name in ("prompts", "skip")}
+        dataset_settings = {"dataset": dataset_asked(self.config["dataset"])}
+        return super().asked | dataset_settings | {name: self.config[name] for name in ("prompts", "skip")}
 
     @property
     def versions(self) -> dict[str, int]:
         """See `OfflineScenario`."""
-        few = {"intervals": 2} if self.config["prompts"] < FEWEST else {}  # few rows had one before
-        return super().versions | few
+        small_n = {"intervals": 2} if self.config["prompts"] < FEWEST else {}  # few rows had one before
+        return super().versions | small_n
 
     def check(self) -> None:
         """As `OfflineScenario`; also InputError for an example longer than the target's context."""
         super().check()
-        most = self.target.decoder_config.max_positions
-        longest = max(len(c.context) + len(c.token_ids) for p in self.prompts for c in p.continuations)
-        if most is not None and longest > most:
+        limit = self.target.decoder_config.max_positions
+        length = max(len(c.context) + len(c.token_ids) for p in self.prompts for c in p.continuations)
+        if limit is not None and length > limit:
             raise InputError(
-                f"a row of dataset {self.dataset.name!r} has {longest} tokens, which do not fit the context "
-                f"of {self.target.config.name}, {most} tokens"
+                f"a row of dataset {self.dataset.name!r} has {length} tokens, which do not fit the context "
+                f"of {self.target.config.name}, {limit} tokens"
             )
 
     def find(self, progress: Progress) -> Findings:
@@ -141,10 +141,10 @@ class AccuracyScenario(OfflineScenario):
 
     def _baseline_rows(self, progress: Progress) -> ScoredRows:
         """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
-        made_by = component_version(self.group, BASELINE) | WEIGHTS
+        versions = component_version(self.group, BASELINE) | WEIGHT_VERSIONS
         settings = self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"])
-        anew = appended_tokens(self.target) | self._equal_choices
-        key = content_hash([*settings, made_by, *Likelihood._fields, *anew.values()])
+        more_hashes = appended_tokens(self.target) | self._equal_choices
+        key = content_hash([*settings, versions, *Likelihood._fields, *more_hashes.values()])
 
         path = memory_root() / "scores" / f"{key}.json"
         scores, figures = computed_once(path, lambda: self._score(self._baseline, progress))
@@ -201,31 +201,31 @@ def findings(
         return Findings({**_nats(lines), "rows": len(lines)}, {}, lines)
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
-    right, before = (
+    hits, base_hits = (
         [int(is_right(prompt, row, metric, best)) for prompt, row in zip(prompts, rows, strict=True)]
         for rows in (scores, baseline)
     )
-    figures = score(["accuracy"], {"correct": right})
-    values: dict[str, Scalar] = {**figures, "baseline_accuracy": 100.0 * mean(before)}
+    figures = score(["accuracy"], {"correct": hits})
+    values: dict[str, Scalar] = {**figures, "baseline_accuracy": 100.0 * mean(base_hits)}
     values |= _choice_figures(prompts, scores, best) if metric != "greedy" else {"chance": None}
-    paired = {"values": [100.0 * hit for hit in right], "baseline_values": [100.0 * hit for hit in before]}
+    paired = {"values": [100.0 * hit for hit in hits], "baseline_values": [100.0 * hit for hit in base_hits]}
     values |= score(["paired_difference"], paired)
-    values |= {"flips": sum(a != b for a, b in zip(right, before, strict=True)), "rows": len(right)}
+    values |= {"flips": sum(a != b for a, b in zip(hits, base_hits, strict=True)), "rows": len(hits)}
     rounds: list[dict[str, Scalar]] = [
         {"id": prompt.id, "right": a, "baseline_right": b, "choice": choice(prompt, row, metric)}
-        for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)
+        for prompt, row, a, b in zip(prompts, scores, hits, base_hits, strict=True)
     ]
     if metric == "greedy":
-        for line, prompt, row, plain in zip(rounds, prompts, scores, baseline, strict=True):
-            last_tokens = int(row[0].last), int(plain[0].last)
-            line |= _likelihood_line(prompt, row, plain) | dict(zip(LAST, last_tokens, strict=True))
+        for line, prompt, row, base_row in zip(rounds, prompts, scores, baseline, strict=True):
+            last_tokens = int(row[0].last), int(base_row[0].last)
+            line |= _likelihood_line(prompt, row, base_row) | dict(zip(LAST_FIELDS, last_tokens, strict=True))
         values |= _nats(rounds)
-        last, last_before = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST)
-        values |= {"last_token": last, "last_token_difference": last - last_before}
-    return Findings(values, spreads(values, len(right)), rounds)
+        last_share, base_last_share = (mean(100.0 * bool(line[n]) for line in rounds) for n in LAST_FIELDS)
+        values |= {"last_token": last_share, "last_token_difference": last_share - base_last_share}
+    return Findings(values, spreads(values, len(hits)), rounds)
 
 
-LAST = ("last_right", "baseline_last")
+LAST_FIELDS = ("last_right", "baseline_last")
 """Entries of a line: whether the last token is the likeliest one, compressed and not."""
 
 NATS_DIGITS = 4
@@ -233,10 +233,10 @@ NATS_DIGITS = 4
 
 
 def _likelihood_line(
-    prompt: Prompt, row: Sequence[Likelihood], before: Sequence[Likelihood]
+    prompt: Prompt, row: Sequence[Likelihood], baseline_row: Sequence[Likelihood]
 ) -> dict[str, Scalar]:
     """Nats of an example's only continuation, compressed and not, and its tokens."""
-    nats, baseline = (-round(each[0].nats, NATS_DIGITS) for each in (row, before))
+    nats, baseline = (-round(each[0].nats, NATS_DIGITS) for each in (row, baseline_row))
     (continuation,) = prompt.continuations
     tokens = len(continuation.token_ids)
     return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}

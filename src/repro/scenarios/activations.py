@@ -54,16 +54,16 @@ class ActivationsScenario(OfflineScenario):
     @property
     def asked(self) -> dict[str, Any]:
         """See `OfflineScenario`."""
-        dataset = {"dataset": dataset_asked(self.config["dataset"])}
-        return super().asked | dataset | {"prompts": self.config["prompts"]}
+        dataset_settings = {"dataset": dataset_asked(self.config["dataset"])}
+        return super().asked | dataset_settings | {"prompts": self.config["prompts"]}
 
     def check(self) -> None:
         """As `OfflineScenario`; also InputError for sequences longer than the target's context."""
         super().check()
-        most = self.target.decoder_config.max_positions
-        if most is not None and self.probe.tokens > most:
+        limit = self.target.decoder_config.max_positions
+        if limit is not None and self.probe.tokens > limit:
             raise InputError(
-                f"probe.tokens is {self.probe.tokens}, and {self.target.config.name} has {most} positions"
+                f"probe.tokens is {self.probe.tokens}, and {self.target.config.name} has {limit} positions"
             )
 
     def find(self, progress: Progress) -> Findings:

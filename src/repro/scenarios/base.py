@@ -34,8 +34,8 @@ from repro.scenarios import laws
 from repro.scenarios.sections import check_settings
 from repro.scenarios.settings import own_labels
 
-COSTS = {"cost model": cost.VERSION}
-WEIGHTS = {"model runtime": network.VERSION, "prompts": PROMPTS}
+COST_VERSIONS = {"cost model": cost.VERSION}
+WEIGHT_VERSIONS = {"model runtime": network.VERSION, "prompts": PROMPTS}
 """Versions of what decides the outcomes of cells that bill a device, and of all that compute."""
 
 Progress = Callable[[str, int, int], None]
@@ -191,13 +191,13 @@ class Scenario(ABC):
     def failure_record(self, error: str) -> Record:
         """The record of a failed cell; `error` is its traceback."""
         provenance = self._provenance(_now(), {})
-        about = (self.key, self.config["name"], self.labels)
-        return Record(*about, "failed", {}, provenance, error=portable_text(error))
+        identity = (self.key, self.config["name"], self.labels)
+        return Record(*identity, "failed", {}, provenance, error=portable_text(error))
 
     def _provenance(self, started: str, details: Mapping[str, Any]) -> Provenance:
         config = portable(self.config)
         memory = {"resident_set": peak_resident_bytes()} | details.get("memory", {})
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "config": config,
             "config_hash": content_hash(config),
             "inputs": self.inputs,
@@ -208,7 +208,7 @@ class Scenario(ABC):
             "started": started,
             "finished": _now(),
         }
-        return Provenance(**about | self.origin | dict(details) | circumstances() | {"memory": memory})
+        return Provenance(**fields | self.origin | dict(details) | circumstances() | {"memory": memory})
 
 
 def appended_tokens(target: Model) -> dict[str, str]:
@@ -216,8 +216,8 @@ def appended_tokens(target: Model) -> dict[str, str]:
 
     Prompts leave them out, and had them at their ends before.
     """
-    left_out = target.tokenizer.left_out if target.folder else ()
-    return {"appended tokens": content_hash(left_out)} if left_out else {}
+    omitted_tokens = target.tokenizer.left_out if target.folder else ()
+    return {"appended tokens": content_hash(omitted_tokens)} if omitted_tokens else {}
 
 
 def component_version(group: str, name: str) -> dict[str, int]:
@@ -236,14 +236,14 @@ def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:
 
     Figures of fewer than `FEWEST` rows have none.
     """
-    spread: dict[str, Spread] = {}
+    spread_by_name: dict[str, Spread] = {}
     for name in values if rows >= FEWEST else ():
         error, low, high = (values.get(f"{name}_{end}") for end in ("stderr", "low", "high"))
         if isinstance(low, float) and isinstance(high, float):
-            spread[name] = (low, high)
+            spread_by_name[name] = (low, high)
         elif isinstance(error, float):
-            spread[name] = error
-    return spread
+            spread_by_name[name] = error
+    return spread_by_name
 
 
 def silent(stage: str, done: int, total: int) -> None:

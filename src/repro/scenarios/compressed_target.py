@@ -52,11 +52,11 @@ class CompressedTarget:
         def decoder() -> tuple[Decoder, OutlierShares | None]:
             assert target.folder is not None
             texts = [torch.tensor(sequence) for sequence in corpus.sequences] if corpus else []
-            dense = dense_once(target.folder, weights.digest(target.folder))
-            result = self._compression.compress(dense, texts)
-            self.figures = dict(result.figures)
-            shares = result.outliers
-            return result.decoder, None if shares is None else {(*at,): share for at, share in shares.items()}
+            dense_decoder = dense_once(target.folder, weights.digest(target.folder))
+            output = self._compression.compress(dense_decoder, texts)
+            self.figures = dict(output.figures)
+            shares = output.outliers
+            return output.decoder, None if shares is None else {(*at,): share for at, share in shares.items()}
 
         digests = corpus.digest if corpus else "none", files_read(self._compression)
         settings = [self._settings.texts, self._settings.tokens] if corpus else []

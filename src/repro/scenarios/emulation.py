@@ -15,7 +15,7 @@ from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import (
     CHIP,
-    CLASSES,
+    CLASS_OF_PROGRAM,
     FORMAT,
     OVER,
     OWN,
@@ -25,14 +25,14 @@ from repro.device.engines.engine_file import (
     on_chip,
     with_engine,
 )
-from repro.device.facts.holds import HOLDS, outside
+from repro.device.facts.holds import HOLDS_KEY, outside
 from repro.device.trace import Trace
 from repro.models.costs.model_cost import PRECISIONS
 
-OF_ANSWERS = ("prefill", "decode")
+ANSWER_PHASES = ("prefill", "decode")
 """Phases of a run that its figures are of; others load and profile."""
 
-COMPUTED = "computed"
+COMPUTED_FORMAT = "computed"
 """The format of models that are costed as they compute."""
 
 
@@ -67,11 +67,11 @@ class EmulatedCell:
         sections = {} if chosen_engine is None else {"device": device, "engine": engine or {"name": OWN}}
         self.config = {**config, **sections, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
-        papers = chosen_engine is None or (chosen_engine["name"] == OWN and config["device"].get("engine"))
-        self.program = program if papers or self.described.get("engines") else ""
+        is_papers = chosen_engine is None or (chosen_engine["name"] == OWN and config["device"].get("engine"))
+        self.program = program if is_papers or self.described.get("engines") else ""
 
         name = str((engine or {}).get("name", ""))
-        missing = program and not self.program and CLASSES.get(program, program) not in name
+        missing = program and not self.program and CLASS_OF_PROGRAM.get(program, program) not in name
         self.stand_in = f"no public engine is {program}: figures are of {name}" if missing and name else ""
 
     def machine(self) -> Machine:
@@ -86,20 +86,22 @@ class EmulatedCell:
             layer_bytes: bytes of a layer of each model by role, with which names of ops begin.
         """
         holds = self.holds
-        phases = sorted((phase for phase in trace.phases if phase.name in OF_ANSWERS), key=lambda p: p.start)
+        phases = sorted(
+            (phase for phase in trace.phases if phase.name in ANSWER_PHASES), key=lambda p: p.start
+        )
         starts = [phase.start for phase in phases]
         ranges: dict[tuple[str, str], dict[str, set[float]]] = {}
         for span in trace.spans if holds else ():
             role, index = span.name.partition(" ")[0], bisect_right(starts, span.start) - 1
-            inside = index >= 0 and span.start < phases[index].end
-            if inside and span.on in holds and span.flops and role in layer_bytes:
-                ends = ranges.setdefault((phases[index].name, span.on), {"rows": set(), "layer_mb": set()})
-                ends["rows"].add(span.rows)
-                ends["layer_mb"].add(layer_bytes[role] / 1e6)
+            is_inside = index >= 0 and span.start < phases[index].end
+            if is_inside and span.on in holds and span.flops and role in layer_bytes:
+                values = ranges.setdefault((phases[index].name, span.on), {"rows": set(), "layer_mb": set()})
+                values["rows"].add(span.rows)
+                values["layer_mb"].add(layer_bytes[role] / 1e6)
         return tuple(
-            f"{phase} on {processor}: {far}"
-            for (phase, processor), ends in sorted(ranges.items())
-            for far in outside(holds[processor], {name: [*numbers] for name, numbers in ends.items()})
+            f"{phase} on {processor}: {sentence}"
+            for (phase, processor), values in sorted(ranges.items())
+            for sentence in outside(holds[processor], {name: [*numbers] for name, numbers in values.items()})
         )
 
     @property
@@ -107,7 +109,7 @@ class EmulatedCell:
         """The ranges that its engine's numbers hold for, by processor."""
         programs = self.described.get("engines") or {}
         tables = merge(self.described.get("processors"), programs.get(self.program) or {})
-        return {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
+        return {name: table[HOLDS_KEY] for name, table in tables.items() if HOLDS_KEY in (table or {})}
 
     @property
     def fitted_cells(self) -> set[str]:
@@ -121,13 +123,13 @@ def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:
     A model file that names its precision keeps it. On a real device what computes is what is timed.
     """
     if config.get(FORMAT) is not None:
-        require_choice(FORMAT, config[FORMAT], (*PRECISIONS, COMPUTED))
-    form = config.get(FORMAT) or format
-    if FORMAT not in config or not form or form == COMPUTED or config["device"].get("kind") == "local":
+        require_choice(FORMAT, config[FORMAT], (*PRECISIONS, COMPUTED_FORMAT))
+    name = config.get(FORMAT) or format
+    if FORMAT not in config or not name or name == COMPUTED_FORMAT or config["device"].get("kind") == "local":
         return {}
     models = {role: model for role, model in config.items() if isinstance(model, Mapping)}
     return {
-        role: {**model, "precision": form}
+        role: {**model, "precision": name}
         for role, model in models.items()
         if {"checkpoint", "precision"} <= model.keys() and model["precision"] is None
     }

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro.records.record import Round, Scalar
 
-CLOSE = 1e-6
+TOLERANCE = 1e-6
 """Relative difference up to which two sides of a law are equal; stored numbers have ten digits."""
 
 SHARES = (
@@ -34,7 +34,7 @@ PERCENTAGES = (
 )
 """Figures between 0 and 100."""
 
-GENERATION = (
+GENERATION_LAWS = (
     "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
     "decode_tokens_per_s * decode_seconds = decode_tokens",
     "time_per_token * decode_tokens = decode_seconds",
@@ -71,10 +71,10 @@ def broken_laws(
         yield from _within(name, numbers, 1.0)
     for name in PERCENTAGES:
         yield from _within(name, numbers, 100.0)
-    for law in GENERATION if "decode_seconds" in numbers else ():
+    for law in GENERATION_LAWS if "decode_seconds" in numbers else ():
         left, relation, right = re.split(" (<=|=) ", law.rpartition(": ")[2])
-        hold = _equal if relation == "=" else _at_most
-        yield from hold(law, _value(left, numbers), _value(right, numbers))
+        check = _equal if relation == "=" else _at_most
+        yield from check(law, _value(left, numbers), _value(right, numbers))
     if lines and {"request", "emitted", "start"} <= lines[0].keys():
         yield from _of_rounds(numbers, lines)
         yield from _of_answers(numbers, lines, answers)
@@ -84,20 +84,20 @@ def broken_laws(
 
 def _of_rounds(numbers: Numbers, lines: Sequence[Round]) -> Iterator[str]:
     """Rounds follow each other without a gap, and their tokens and seconds add up to the totals."""
-    last: Round | None = None
+    previous: Round | None = None
     for line in lines:
         where = f"round {line['round']} of request {line['request']}"
         emitted, accepted = _number(line, "emitted"), _number(line, "accepted")
         start, end = _number(line, "start"), _number(line, "end")
-        if last and last["request"] == line["request"] and _number(line, "round"):
-            yield from _equal(f"{where} starts where the last one ends", start, _number(last, "end"))
+        if previous and previous["request"] == line["request"] and _number(line, "round"):
+            yield from _equal(f"{where} starts where the last one ends", start, _number(previous, "end"))
         yield from _at_most(f"{where} ends after its start", start, end)
         if line["rows"] and emitted - accepted not in (0, 1):
             yield f"{where} emits its accepted draft tokens and at most one more: {emitted:g}, {accepted:g}"
         chain = [accepted, _number(line, "reach"), _number(line, "drafted")]
         if chain != sorted(chain):
             yield f"{where}: accepted <= reach <= drafted does not hold for {chain}"
-        last = line
+        previous = line
     seconds = math.fsum(_number(line, "end") - _number(line, "start") for line in lines)
     yield from _equal("the rounds' seconds add up to decode_seconds", seconds, numbers.get("decode_seconds"))
     tokens = math.fsum(_number(line, "emitted") for line in lines)
@@ -108,18 +108,18 @@ def _of_answers(numbers: Numbers, lines: Sequence[Round], answers: Sequence[Roun
     """The answers' energies add up to the totals; what comes before decoding has at least the first token."""
     if len({str(answer.get("request")) for answer in answers}) != numbers.get("prompts"):
         return  # repeated on a real device, and stored once
-    decoding: dict[str, float] = defaultdict(float)
+    decode_seconds: dict[str, float] = defaultdict(float)
     for line in lines:
-        decoding[str(line["request"])] += _number(line, "end") - _number(line, "start")
+        decode_seconds[str(line["request"])] += _number(line, "end") - _number(line, "start")
     for total in ("decode_joules", "prefill_joules"):
         if total in answers[0]:
             joules = math.fsum(_number(answer, total) for answer in answers)
             yield from _equal(f"the answers' {total} add up to the total", joules, numbers.get(total))
     for answer in answers:
         if "latency" in answer and "ttft" in answer:
-            before = _number(answer, "latency") - decoding[str(answer["request"])]
+            undecoded_seconds = _number(answer, "latency") - decode_seconds[str(answer["request"])]
             law = f"request {answer['request']}: its first token comes before it is decoded"
-            yield from _at_most(law, _number(answer, "ttft"), before)
+            yield from _at_most(law, _number(answer, "ttft"), undecoded_seconds)
 
 
 def _of_requests(lines: Sequence[Round]) -> Iterator[str]:
@@ -131,19 +131,23 @@ def _of_requests(lines: Sequence[Round]) -> Iterator[str]:
         )
 
 
-def _within(name: str, numbers: Numbers, most: float) -> Iterator[str]:
+def _within(name: str, numbers: Numbers, limit: float) -> Iterator[str]:
     value = numbers.get(name)
-    if value is not None and not -CLOSE * most <= value <= most * (1 + CLOSE):
-        yield f"{name} lies between 0 and {most:g}: it is {value:g}"
+    if value is not None and not -TOLERANCE * limit <= value <= limit * (1 + TOLERANCE):
+        yield f"{name} lies between 0 and {limit:g}: it is {value:g}"
 
 
 def _equal(law: str, left: float | None, right: float | None) -> Iterator[str]:
-    if left is not None and right is not None and not math.isclose(left, right, rel_tol=CLOSE, abs_tol=1e-9):
+    if (
+        left is not None
+        and right is not None
+        and not math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-9)
+    ):
         yield f"{law}: {left:.10g} is not {right:.10g}"
 
 
 def _at_most(law: str, smaller: float | None, larger: float | None) -> Iterator[str]:
-    if smaller is not None and larger is not None and smaller > larger + CLOSE * abs(larger) + 1e-9:
+    if smaller is not None and larger is not None and smaller > larger + TOLERANCE * abs(larger) + 1e-9:
         yield f"{law}: {smaller:.10g} is more than {larger:.10g}"
 
 

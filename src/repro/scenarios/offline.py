@@ -25,7 +25,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked
 from repro.scenarios.base import (
-    WEIGHTS,
+    WEIGHT_VERSIONS,
     Scenario,
     appended_tokens,
     component,
@@ -33,7 +33,7 @@ from repro.scenarios.base import (
     metric_versions,
     names_in,
 )
-from repro.scenarios.sections import OF_ANSWERS
+from repro.scenarios.sections import ANSWER_SETTINGS
 
 UNBILLED = "nothing is billed: figures of real weights, which have no device"
 
@@ -92,14 +92,14 @@ class OfflineScenario(Scenario):
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """See `Scenario`; `method` is the component's name, so that tables treat it like a method."""
         labels = names_in(config, cls.group, "dataset", "target")
-        unused = {"device": "host", "draft": "none", "agreement": "native"}
-        return {"method": labels[cls.group]} | labels | unused
+        fixed_labels = {"device": "host", "draft": "none", "agreement": "native"}
+        return {"method": labels[cls.group]} | labels | fixed_labels
 
     @property
     def unread(self) -> Mapping[str, str]:
         """See `Scenario`."""
-        generates = f"with {self.group}={self.name} no method answers prompts"
-        unread = dict.fromkeys(OF_ANSWERS, generates)
+        reason = f"with {self.group}={self.name} no method answers prompts"
+        unread = dict.fromkeys(ANSWER_SETTINGS, reason)
         unread |= dict.fromkeys(("device", "engine", "format"), f"{self.group}={self.name} bills no device")
         unread["trace"] = "only a service has requests"
         if not self.reads_corpus:
@@ -179,7 +179,7 @@ class OfflineScenario(Scenario):
     def versions(self) -> dict[str, int]:
         """See `Scenario`."""
         versions = {f"scenario {self.group}": self.version} | component_version(self.group, self.name)
-        return versions | metric_versions(self.metrics) | WEIGHTS
+        return versions | metric_versions(self.metrics) | WEIGHT_VERSIONS
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -197,10 +197,10 @@ class OfflineScenario(Scenario):
         choice = f"{self.group}={self.name}"
         if isinstance(self.target, HeadModel) or self.target.encoder_decoder:
             raise InputError(f"{self._model.name} is no decoder by itself, and {choice} is for decoders")
-        most = self.target.decoder_config.max_positions
-        if self.reads_corpus and most is not None and self.settings.tokens > most:
+        limit = self.target.decoder_config.max_positions
+        if self.reads_corpus and limit is not None and self.settings.tokens > limit:
             raise InputError(
-                f"corpus.tokens is {self.settings.tokens}, and {self._model.name} has {most} positions"
+                f"corpus.tokens is {self.settings.tokens}, and {self._model.name} has {limit} positions"
             )
 
 
@@ -209,7 +209,7 @@ def dense(folder: Path) -> Decoder:
     return weights.load(folder, "float32", packed=False)
 
 
-_held: dict[tuple[Path, str], Decoder] = {}
+_dense_decoders: dict[tuple[Path, str], Decoder] = {}
 
 
 def dense_once(folder: Path, digest: str) -> Decoder:
@@ -219,7 +219,7 @@ def dense_once(folder: Path, digest: str) -> Decoder:
         folder: the checkpoint.
         digest: its content hash.
     """
-    if (folder, digest) not in _held:
-        _held.clear()  # before the next one is loaded
-        _held[folder, digest] = dense(folder)
-    return _held[folder, digest]
+    if (folder, digest) not in _dense_decoders:
+        _dense_decoders.clear()  # before the next one is loaded
+        _dense_decoders[folder, digest] = dense(folder)
+    return _dense_decoders[folder, digest]

@@ -16,22 +16,24 @@ from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
 from repro.scenarios.sections import check_sections
 
-GENERATION = "repro.scenarios.generation.scenario:GenerationScenario"
+GENERATION_CLASS = "repro.scenarios.generation.scenario:GenerationScenario"
 
-BY_GROUP = {
+CLASS_BY_GROUP = {
     "compression": "repro.scenarios.accuracy:AccuracyScenario",
     "probe": "repro.scenarios.activations:ActivationsScenario",
     "service": "repro.scenarios.serving.scenario:ServingScenario",
 }
 """Scenario classes by configuration group; a configuration without any of these groups is generation."""
 
-GROUPS = ("method", *BY_GROUP)
+GROUPS = ("method", *CLASS_BY_GROUP)
 """Registry groups that are also Hydra config groups."""
 
 
 def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
     """The scenario class of a resolved configuration."""
-    module, _, name = next((c for g, c in BY_GROUP.items() if config.get(g)), GENERATION).partition(":")
+    module, _, name = next(
+        (c for g, c in CLASS_BY_GROUP.items() if config.get(g)), GENERATION_CLASS
+    ).partition(":")
     scenario: type[Scenario] = getattr(import_module(module), name)
     return scenario
 
@@ -41,8 +43,8 @@ def made(config: Mapping[str, Any]) -> Scenario:
     scenario = scenario_of(config)
     check_sections(config, scenario.group)
     cell = scenario(config)  # it names numbers out of range
-    for name, part in config.items():
-        _require_finite_numbers(part, name)
+    for name, section in config.items():
+        _require_finite_numbers(section, name)
     return cell
 
 

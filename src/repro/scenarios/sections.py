@@ -105,7 +105,7 @@ def check_settings(config: Mapping[str, Any]) -> None:
             require(kind, config[name], name)
 
 
-CHOSEN = {
+SECTION_OPTIONS = {
     "method": "method",
     "device": "device",
     "engine": "engine",
@@ -118,7 +118,7 @@ CHOSEN = {
 }
 """Sections that a choice fills, and the option that chooses it; drafts may be absent."""
 
-OPTIONAL = ("compression", "probe", "service")
+OPTIONAL_SECTIONS = ("compression", "probe", "service")
 """Sections whose component makes a cell another scenario; null in other cells."""
 
 EXAMPLES = {
@@ -128,13 +128,13 @@ EXAMPLES = {
 }
 """Sections of settings, with an example."""
 
-FOLDERS = ("results", "outputs")
+FOLDER_SETTINGS = ("results", "outputs")
 """Settings that name the folders to which a run writes."""
 
-OTHERS = ("draft", "setup", "experiment", "app", "weights")
+OTHER_ENTRIES = ("draft", "setup", "experiment", "app", "weights")
 """What else a configuration has: a draft, if there is one, and what was chosen to make it."""
 
-OF_ANSWERS = (
+ANSWER_SETTINGS = (
     *("method", "draft", "sampling", "prompt_tokens", "max_tokens", "calibrate_draft_to"),
     *("draft_calibration", "calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
 )
@@ -143,10 +143,10 @@ OF_ANSWERS = (
 WEIGHTS, STAND_IN, OWN_WEIGHTS = "weights", "stand_in", "own"
 """The setting that says what computes; stand-ins and the billed models' own checkpoints among its choices."""
 
-DRAFTS = re.compile(r"draft_\d+")
+DRAFT_ROLE = re.compile(r"draft_\d+")
 """Roles of further drafts."""
 
-NAME = re.compile(r"[\w+,=@-][\w.+,=@ -]*(/[\w+,=@-][\w.+,=@ -]*)*")
+NAME_PATTERN = re.compile(r"[\w+,=@-][\w.+,=@ -]*(/[\w+,=@-][\w.+,=@ -]*)*")
 """An experiment's name: parts joined by "/", none of which begins with a dot."""
 
 LONGEST_NAME = 120
@@ -154,9 +154,9 @@ LONGEST_NAME = 120
 
 def check_known(config: Mapping[str, Any]) -> None:
     """InputError for a setting that nothing reads, such as a misspelt one, or weights of no known choice."""
-    settings = (*CHOSEN, *settings_by_name(), *OTHERS)
+    settings = (*SECTION_OPTIONS, *settings_by_name(), *OTHER_ENTRIES)
     for name in config:
-        if name not in settings and not DRAFTS.fullmatch(str(name)):
+        if name not in settings and not DRAFT_ROLE.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), settings))
     weights = config.get(WEIGHTS, STAND_IN)
     if weights not in (STAND_IN, OWN_WEIGHTS):
@@ -167,10 +167,10 @@ def check_known(config: Mapping[str, Any]) -> None:
 def require_no_names(content: Mapping[str, Any], path: str) -> None:
     """InputError for a name where a file about the whole configuration has a section (`method: std`)."""
     for name, value in content.items():
-        if name in (*CHOSEN, "draft") and isinstance(value, str) and not value.startswith("${"):
+        if name in (*SECTION_OPTIONS, "draft") and isinstance(value, str) and not value.startswith("${"):
             raise InputError(
                 f"{path} has {name}: {value}, and {name} is a section of settings; a file chooses one in its "
-                f"defaults list, as in `- override /{CHOSEN.get(name, f'model@{name}')}: {value}`"
+                f"defaults list, as in `- override /{SECTION_OPTIONS.get(name, f'model@{name}')}: {value}`"
             )
 
 
@@ -181,18 +181,18 @@ def check_sections(config: Mapping[str, Any], group: str) -> None:
         config: a resolved configuration.
         group: the group of the cell's component.
     """
-    drafts = [str(name) for name in config if str(name) == "draft" or DRAFTS.fullmatch(str(name))]
+    drafts = [str(name) for name in config if str(name) == "draft" or DRAFT_ROLE.fullmatch(str(name))]
     for name in ("device", "dataset", "target", group, *(d for d in drafts if config[d] is not None)):
         section = config.get(name)
         if not isinstance(section, Mapping):
-            option = CHOSEN.get(name, f"model@{name}")
+            option = SECTION_OPTIONS.get(name, f"model@{name}")
             raise InputError(f"{name} is {section!r}; choose one with {option}=NAME")
         if not isinstance(section.get("name"), str) or not section["name"]:
             raise InputError(f"{name}.name is {section.get('name')!r}; it must be a text")
-    for name in (*OPTIONAL, "trace", "engine"):
+    for name in (*OPTIONAL_SECTIONS, "trace", "engine"):
         if config.get(name) is not None and not (isinstance(config[name], Mapping) and config[name]):
             raise InputError(
-                f"{name} is {config[name]!r}; choose one with {CHOSEN[name]}=NAME, or null for none"
+                f"{name} is {config[name]!r}; choose one with {SECTION_OPTIONS[name]}=NAME, or null for none"
             )
     for name in ("sampling", "corpus"):
         _require_mapping(config, name)
@@ -205,12 +205,12 @@ def check_places(config: Mapping[str, Any]) -> None:
         InputError: `name` leaves the folders of results and outputs, or a folder has no name.
     """
     name = config.get("name")
-    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name) or len(name) > LONGEST_NAME:
         raise InputError(
             f"name is {name!r}; it must be at most {LONGEST_NAME} letters, digits, - or _, with / between "
             "parts, none of which begins with a dot: results and timelines are stored under it"
         )
-    for setting in FOLDERS:
+    for setting in FOLDER_SETTINGS:
         folder = config.get(setting)
         if not isinstance(folder, str) or not folder.strip() or not folder.isprintable():
             raise InputError(f"{setting} is {folder!r}; it must be the path of a folder")

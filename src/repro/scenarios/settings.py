@@ -39,7 +39,7 @@ def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[s
     return {str(name): str(value) for name, value in labels.items() if value is not None}
 
 
-BLANKS = 100_000
+MOST_BLANKS = 100_000
 """Most prompts of a cost-only run, all of which are equal."""
 
 
@@ -50,8 +50,8 @@ def check_cost_only(config: Mapping[str, Any], models: Collection[ModelConfig]) 
         raise InputError(f"the target has no checkpoint and {names} has; choose models that all have one")
     if not config["prompt_tokens"]:
         raise InputError("the target has no checkpoint, hence no prompts; give their length, prompt_tokens=N")
-    if config["prompts"] > BLANKS:
-        raise InputError(f"prompts is {config['prompts']}; of blank prompts it must be at most {BLANKS}")
+    if config["prompts"] > MOST_BLANKS:
+        raise InputError(f"prompts is {config['prompts']}; of blank prompts it must be at most {MOST_BLANKS}")
 
 
 def kind_of(device: Mapping[str, Any]) -> str:
@@ -93,13 +93,13 @@ def require_device(
         with suppress(InputError):  # another's file, which may inherit its numbers
             devices[choice] = device_in_use({"device": file, "engine": engine_choice})
     capable = sorted((not file.get("papers"), choice) for choice, file in devices.items() if can(file))
-    clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
+    runs_on = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []
     needs += [f"an engine that has the program {program}"] if program else []
-    has = ", ".join(device.get("processors") or {})
+    processor_names = ", ".join(device.get("processors") or {})
     raise InputError(
-        f"method {name} runs{clock}{' with ' if needs else ''}{', and '.join(needs)}; {device['name']} is "
-        f"{kind_of(device)} and has {has}; choose "
+        f"method {name} runs{runs_on}{' with ' if needs else ''}{', and '.join(needs)}; {device['name']} is "
+        f"{kind_of(device)} and has {processor_names}; choose "
         f"device={' or '.join(choice for _, choice in capable[:3])} ({len(capable)} of our devices can)"
     )
 
@@ -116,8 +116,8 @@ def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def with_own_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration; without a trained predictor a method prunes nothing where no stand-in computes."""
     method, checkpoint = config["method"], (config.get("target") or {}).get("checkpoint") or {}
-    stands_in = config.get(WEIGHTS, STAND_IN) == STAND_IN
-    if stands_in or "pruning" not in method or checkpoint.get("predictor"):
+    has_stand_ins = config.get(WEIGHTS, STAND_IN) == STAND_IN
+    if has_stand_ins or "pruning" not in method or checkpoint.get("predictor"):
         return config
     return {**config, "method": {**method, "pruning": "off"}}
 

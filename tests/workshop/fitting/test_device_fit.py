@@ -11,7 +11,7 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.device.cost import FREE
+from repro.device.cost import FREE_MACHINE
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
@@ -130,11 +130,11 @@ def test_wrong_names_list_the_choices() -> None:
 
 def test_a_pass_computes_what_is_asked() -> None:
     for logits, heads in (("all", 3), ("last", 1)):
-        device = EmulatedDevice(FREE)
+        device = EmulatedDevice(FREE_MACHINE)
         done = one_pass(device, model_cost("gpt2"), rows=3, context=5, logits=logits)
         assert (done.end - done.start, done.rows) == (0.0, 3)
         assert [span.rows for span in device.trace.spans if span.kind == "head"][-1] == heads
-    assert one_pass(EmulatedDevice(FREE), model_cost("gpt2"), rows=4, context=0).rows == 4
+    assert one_pass(EmulatedDevice(FREE_MACHINE), model_cost("gpt2"), rows=4, context=0).rows == 4
 
 
 def test_a_product_takes_its_start_and_the_longer_of_computing_and_reading() -> None:

@@ -20,7 +20,7 @@ from repro.experiments.plan import cell_config
 from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.spec.spec import RowsSpec, TableSpec
-from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_bands, read_draws
+from repro.reports.tables.bands import BANDS_PATH, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
 from workshop.validation.__main__ import main
 from workshop.validation.bands import draws
@@ -242,7 +242,7 @@ def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: Committ
 def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:
     found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5, 12), slower)
     other = TableBands("another", found.bands[:3], 1, 0, 5, found.sources)
-    folder = tmp_path / BANDS.parent
+    folder = tmp_path / BANDS_PATH.parent
     for one in (found, other, replace(found, draws=1)):
         write_bands(folder, one)
     lines = list(csv.DictReader((folder / "table.csv").open(encoding="utf-8")))

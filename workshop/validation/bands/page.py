@@ -12,14 +12,14 @@ from pathlib import Path
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
-from repro.reports.tables.bands import DIGEST, DRAW_COLUMNS, DRAWS, MANY
+from repro.reports.tables.bands import DIGEST_COLUMN, DRAW_COLUMNS, DRAWS_PATH, MANY
 from workshop.validation.bands.draws import WITHIN
 from workshop.validation.bands.table_bands import Band, TableBands
 
 COMMAND = "python -m workshop.validation bands"
 HEADINGS = (
     *("table", "row", "column", "heading", "unit", "value", "band_low", "band_high", "conclusion"),
-    *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers", DIGEST),
+    *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers", DIGEST_COLUMN),
 )
 
 
@@ -40,7 +40,7 @@ def write_bands(folder: Path, found: TableBands) -> None:
         [found.table, band.row, band.column.key, " ".join(f"{figure:.6g}" for figure in band.drawn)]
         for band in found.bands
     ]
-    _put(folder / DRAWS.name, DRAW_COLUMNS, found.table, drawn)
+    _put(folder / DRAWS_PATH.name, DRAW_COLUMNS, found.table, drawn)
     own = [row_of(found, band) for band in found.bands]
     write_atomically(folder / "table.md", markdown(_put(folder / "table.csv", HEADINGS, found.table, own)))
 

@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.device.engines.engine_file import device_in_use
 from repro.device.engines.evidence import sources
 from repro.experiments.recorded_tables import recorded_table
-from repro.experiments.tables import Asked, made_table, of_today
+from repro.experiments.tables import Asked, made_table, with_current_conf
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
@@ -47,7 +47,7 @@ class CommittedTable:
             InputError: it has no cells, or none of an emulated machine.
         """
         recorded = recorded_table(name, results)
-        records = [of_today(record) for record in results.records(recorded.members) if record.done]
+        records = [with_current_conf(record) for record in results.records(recorded.members) if record.done]
         if not any(record.provenance.clock == "virtual" for record in records):
             raise InputError(f"{name} has no cells of an emulated machine in {results.root}")
         return cls(recorded.asked, recorded.spec, recorded.members, records)
@@ -59,7 +59,7 @@ class CommittedTable:
             records = [
                 replace(one, values={**one.values, **figures[one.key]}, uncertainty={}) for one in records
             ]
-        return made_table(self.asked, self.spec, self.members, records, older=())
+        return made_table(self.asked, self.spec, self.members, records, older_record_keys=())
 
     def sampled(self, configurations: int) -> CommittedTable:
         """The table with at most so many configurations a row, a fixed choice by the hash of their labels.

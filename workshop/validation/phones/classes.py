@@ -96,7 +96,7 @@ class PassSeconds:
             ]
         )
         self._weight = np.clip((self._rows - 1) / (given.full_rows - 1), 0.0, 1.0)
-        self._places = {
+        self._node_positions = {
             name: np.array([exist[_home(one.row, name, exist)] for one in measured], dtype=int)
             for name in ("start", "start_exponent", "token", "bandwidth_share", "rate", "single_rate")
         }
@@ -110,7 +110,7 @@ class PassSeconds:
 
     def __call__(self, values: Vector) -> Vector:
         """Seconds of each pass, `[passes]`, from parameter values in the order of their names."""
-        of = {name: values[places] for name, places in self._places.items()}
+        of = {name: values[places] for name, places in self._node_positions.items()}
         factor = np.where(self._factor < 0, 1.0, values[self._factor])
         many, one = of["rate"] * factor, of["single_rate"] * factor
         rate = self._peak * (one + (many - one) * self._weight)

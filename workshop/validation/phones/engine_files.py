@@ -18,7 +18,7 @@ from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.device_file import is_fact
 from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file, with_engine
-from repro.device.facts.holds import HOLDS
+from repro.device.facts.holds import HOLDS_KEY
 from workshop.fitting.problem import Values
 from workshop.validation.phones.chips import PRECISIONS, sheets, soc_device
 from workshop.validation.phones.class_fit import ClassFit, fit_classes
@@ -98,9 +98,9 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
     numbers = content["processors"][processor]
     chips = sorted({row.soc for row in own})
-    numbers[HOLDS] = holds(own, f"{engine}: its class's, by rows of other chips ({len(own)})")
+    numbers[HOLDS_KEY] = holds(own, f"{engine}: its class's, by rows of other chips ({len(own)})")
     numbers["start_rows"] = {
-        "value": numbers[HOLDS]["rows"][1],
+        "value": numbers[HOLDS_KEY]["rows"][1],
         "unit": "rows",
         "source": "assumed",
         "note": "the longest prompt of its rows: beyond, the start grows no further",
@@ -111,7 +111,7 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
         of_chip = [row for row in own if row.soc == chip]
         cells = [".".join([*of_chip[0].id.split(".")[:3], "*"])]
         on[chip] = engine_numbers(engine, processor, values, chip, cells)
-        on[chip]["processors"][processor][HOLDS] = holds(of_chip, f"{engine}: {counted(of_chip)}")
+        on[chip]["processors"][processor][HOLDS_KEY] = holds(of_chip, f"{engine}: {counted(of_chip)}")
     content["devices"] = on
     return content
 

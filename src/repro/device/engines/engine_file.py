@@ -21,15 +21,15 @@ from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.remembered import remember
 from repro.device.device_file import (
-    EXPLAINING,
-    SECTIONS,
-    WORDS,
+    EXPLANATION_KEYS,
+    FACT_SECTIONS,
+    WORD_SETTINGS,
     chosen_word,
     facts,
     is_fact,
     require_entries,
 )
-from repro.device.facts.holds import HOLDS
+from repro.device.facts.holds import HOLDS_KEY
 
 OWN = "own"
 """The engine that stands for the one that a device file names, or else for `PUBLIC`."""
@@ -38,20 +38,20 @@ PUBLIC = "public"
 """The engine that stands for the classes that a chip names: what people run on each of its processors; on a
 device that is no paper's and names an engine, for that one."""
 
-PLACING = ("verifies", "draft_prompt")
+PLACEMENT_KEYS = ("verifies", "draft_prompt")
 """What may be said of placement beside an engine that stands for another; real devices place nothing."""
 
-STANDING = (OWN, PUBLIC)
+STAND_IN_ENGINES = (OWN, PUBLIC)
 """Engine files that hold no numbers and stand for others."""
 
 
-CLASSES = {"tflite_gpu": "litert_gpu"}
+CLASS_OF_PROGRAM = {"tflite_gpu": "litert_gpu"}
 """The class of a program that a method names, where it has another name."""
 
 FORMAT = "format"
 """The entry that says in which format people run models on an engine, or on a device without one."""
 
-NAMED = ("engine", "public", "chip", FORMAT)
+NAME_KEYS = ("engine", "public", "chip", FORMAT)
 """Entries of a device file that name other files or a format, and say nothing of its speed."""
 
 OVER, CHIP = "over", "chip"
@@ -65,7 +65,7 @@ ABOVE_FLOOR = "above_floor"
 """The entry that says why times are far above what bytes and operations alone need."""
 
 PROGRAMS = "programs"
-PARTS = (*SECTIONS, *WORDS, PROGRAMS)
+PART_KEYS = (*FACT_SECTIONS, *WORD_SETTINGS, PROGRAMS)
 """What an engine may say, of every device or below `devices` of one device or chip."""
 
 MAIN, VERIFIES = ROLES = ("main", "verifies")
@@ -74,10 +74,10 @@ MAIN, VERIFIES = ROLES = ("main", "verifies")
 EXTENDS = "extends"
 """The entry that names another engine, whose numbers come before those of this one."""
 
-FORMER = "overhead"
+FORMER_KEY = "overhead"
 """The entry of older records that had the main processor's time a token, which `token` of each has now."""
 
-KNOWN = ("name", "papers", "note", EXTENDS, OVER, FORMAT, ABOVE_FLOOR, *ROLES, "devices", *PARTS)
+ENGINE_KEYS = ("name", "papers", "note", EXTENDS, OVER, FORMAT, ABOVE_FLOOR, *ROLES, "devices", *PART_KEYS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -104,20 +104,20 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
 def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
     """`with_engine` of an engine that is written out; nobody changes what it returns."""
     require_entries(device)
-    contents: dict[str, Any] = {key: value for key, value in device.items() if key not in NAMED}
+    contents: dict[str, Any] = {key: value for key, value in device.items() if key not in NAME_KEYS}
     if not engine:
         return contents
-    name, of = f"engine {engine.get('name', '')}", str(device.get("name", "device"))
+    name, device_name = f"engine {engine.get('name', '')}", str(device.get("name", "device"))
     _require_known(name, engine)
     if device.get("kind") == "local":
         raise InputError(
-            f"{name}: {of} is no emulated device, so it runs repro's own engine; choose engine=own"
+            f"{name}: {device_name} is no emulated device, so it runs repro's own engine; choose engine=own"
         )
     if engine.get(OVER) == CHIP:
         contents = on_chip(device, engine)
     parts = list(_parts(name, engine, device))
     for part in parts:
-        _require_fitting(name, part, of, contents.get("processors") or {})
+        _require_fitting(name, part, device_name, contents.get("processors") or {})
     if engine.get(EXTENDS) is not None:
         contents = _with_engine(contents, engine[EXTENDS])
     for part in parts:
@@ -126,35 +126,35 @@ def _with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) ->
         if role in engine:
             if engine[role] not in (contents.get("processors") or {}):
                 choices = ", ".join(contents.get("processors") or {})
-                raise InputError(f"{name}: {role} is {engine[role]!r}; {of} has {choices}")
+                raise InputError(f"{name}: {role} is {engine[role]!r}; {device_name} has {choices}")
             contents[role] = engine[role]
     return contents
 
 
-def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def written_out(engine: Mapping[str, Any], extended: tuple[str, ...] = ()) -> Mapping[str, Any]:
     """An engine with the content of the engine that it extends in place of its name.
 
     Args:
         engine: an engine file.
-        before: names of the engines that led to it.
+        extended: names of the engines that led to it.
 
     Raises:
-        InputError: there is no such engine, or it leads back to one of `before`.
+        InputError: there is no such engine, or it leads back to one of `extended`.
     """
     base = engine.get(EXTENDS)
     if base is None or isinstance(base, Mapping):
         return engine
-    if base in before:
+    if base in extended:
         raise InputError(f"engine {engine.get('name', '')} extends {base}, which extends it in turn")
-    return {**engine, EXTENDS: written_out(_file("engine", str(base)), (*before, str(base)))}
+    return {**engine, EXTENDS: written_out(_file("engine", str(base)), (*extended, str(base)))}
 
 
 @remember(64)
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     """InputError for entries that no engine has, words that are no choice, and malformed facts."""
     for key in engine:
-        if key not in KNOWN and key != FORMER:
-            raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
+        if key not in ENGINE_KEYS and key != FORMER_KEY:
+            raise InputError(f"{name}: {unknown('entry', str(key), ENGINE_KEYS)}")
     for key in ("name", "note", OVER, FORMAT, ABOVE_FLOOR, *ROLES):
         if not isinstance(engine.get(key, ""), str):
             raise InputError(f"{name}: {key} is {engine[key]!r}; it must be a text")
@@ -164,14 +164,14 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     devices = {} if engine.get("devices") is None else engine["devices"]
     if not isinstance(devices, Mapping):
         raise InputError(f"{name}: devices is {devices!r}; it must be a mapping of devices or chips")
-    for machine, part in {"": {k: v for k, v in engine.items() if k in PARTS}, **devices}.items():
+    for machine, part in {"": {k: v for k, v in engine.items() if k in PART_KEYS}, **devices}.items():
         part_name = f"{name}, {machine}" if machine else name
         if not isinstance(part, Mapping):
             raise InputError(f"{part_name}: {part!r} must be a mapping")
         for key in part:
-            if key not in PARTS:
-                raise InputError(f"{part_name}: {unknown('entry', str(key), PARTS)}")
-        for word in WORDS:
+            if key not in PART_KEYS:
+                raise InputError(f"{part_name}: {unknown('entry', str(key), PART_KEYS)}")
+        for word in WORD_SETTINGS:
             chosen_word(part_name, part, word)
         try:
             list(facts({**_absolute(part), "engines": part.get(PROGRAMS)}))
@@ -181,11 +181,11 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
 
 def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """What the engine says of every device, of the device's chip, and of the device, each if it does."""
-    common = {key: value for key, value in engine.items() if key in PARTS}
+    common = {key: value for key, value in engine.items() if key in PART_KEYS}
     by_machine = engine.get("devices") or {}
     matches = [by_machine[key] for key in (device.get("soc"), device.get("name")) if key in by_machine]
     if not by_machine and not common and not any(role in engine for role in (*ROLES, OVER)):
-        raise InputError(f"{name} has no numbers; it has some in {', '.join(PARTS)}")
+        raise InputError(f"{name} has no numbers; it has some in {', '.join(PART_KEYS)}")
     if by_machine and not matches and not common:
         raise InputError(
             f"{name} has no numbers for {device.get('name')} (soc {device.get('soc', '')!r}); it has some "
@@ -210,11 +210,11 @@ def _over(device: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     contents = dict(device)
     for processor, numbers in (part.get("processors") or {}).items():
         if numbers.get("rate"):
-            below = {
+            entry = {
                 key: v for key, v in (contents["processors"][processor] or {}).items() if key != "efficiency"
             }
-            below["peak"] = {key: v for key, v in (below.get("peak") or {}).items() if key in numbers["rate"]}
-            contents["processors"] = {**contents["processors"], processor: below}
+            entry["peak"] = {key: v for key, v in (entry.get("peak") or {}).items() if key in numbers["rate"]}
+            contents["processors"] = {**contents["processors"], processor: entry}
     for key, numbers in _absolute(part).items():
         if numbers is None:
             continue
@@ -236,22 +236,22 @@ def _absolute(part: Mapping[str, Any]) -> dict[str, Any]:
             continue
         shares = {p: rate for p, rate in rates.items() if is_fact(rate) and rate.get("unit") == "share"}
         peaks = {p: rate for p, rate in rates.items() if p not in shares}
-        changed = {key: value for key, value in numbers.items() if key != "rate"}
+        rewritten = {key: value for key, value in numbers.items() if key != "rate"}
         if shares:
-            changed["rate"] = shares
+            rewritten["rate"] = shares
         if peaks:
-            changed["peak"] = {**(numbers.get("peak") or {}), **peaks}
-        contents["processors"][processor] = changed
+            rewritten["peak"] = {**(numbers.get("peak") or {}), **peaks}
+        contents["processors"][processor] = rewritten
     return contents
 
 
-def merge(below: Any, above: Any) -> Any:
+def merge(base: Any, patch: Any) -> Any:
     """Two parts of a file; a fact of the upper one replaces what stands in its place."""
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping) or is_fact(above) or is_fact(below):
-        return above
-    merged = dict(below)
-    for key, value in above.items():
-        merged[key] = merge(below.get(key), value)
+    if not isinstance(base, Mapping) or not isinstance(patch, Mapping) or is_fact(patch) or is_fact(base):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        merged[key] = merge(base.get(key), value)
     return merged
 
 
@@ -286,7 +286,7 @@ def _file(group: str, name: str) -> dict[str, Any]:
 
 
 @lru_cache
-def _read(path: Path, changed: int) -> dict[str, Any]:
+def _read(path: Path, changed_ns: int) -> dict[str, Any]:
     """A file's content; `changed` is part of the cache's key."""
     return read_mapping(path)
 
@@ -305,9 +305,9 @@ def device_files() -> dict[str, Path]:
     return _files("device")
 
 
-def readable_devices(first: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def readable_devices(first_name: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The device files by name, `first` before the others; without those of others that cannot be read."""
-    for name in sorted(device_files(), key=lambda name: name != first):
+    for name in sorted(device_files(), key=lambda name: name != first_name):
         try:
             yield name, device_file(name)
         except InputError:
@@ -347,10 +347,12 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
             f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
             f"under engine {engine['name']}; add engine=own to change them"
         )
-    runs = chip["processors"].keys() & (engine.get("processors") or chip["processors"]).keys()
+    on_engine = chip["processors"].keys() & (engine.get("processors") or chip["processors"]).keys()
     return {
-        **{key: value for key, value in device.items() if key not in NAMED},
-        "processors": {p: chip["processors"][p] for p in chip["processors"] if p in runs or not runs},
+        **{key: value for key, value in device.items() if key not in NAME_KEYS},
+        "processors": {
+            p: chip["processors"][p] for p in chip["processors"] if p in on_engine or not on_engine
+        },
         "dram": {**device["dram"], "bandwidth": chip["dram"]["bandwidth"]},
     }
 
@@ -363,10 +365,10 @@ def _replaceable_numbers(device: Mapping[str, Any]) -> Any:
 def _numbers(part: Any) -> Any:
     """A part of a file without what explains its numbers."""
     if isinstance(part, list):
-        return [_numbers(below) for below in part]
+        return [_numbers(inner) for inner in part]
     if not isinstance(part, Mapping):
         return part
-    return {key: _numbers(below) for key, below in part.items() if key not in (*EXPLAINING, HOLDS)}
+    return {key: _numbers(inner) for key, inner in part.items() if key not in (*EXPLANATION_KEYS, HOLDS_KEY)}
 
 
 def with_explanations(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,24 +394,24 @@ def fitted_cells(device: Mapping[str, Any]) -> set[str]:
     return {cell for fact in facts(device) for cell in fact.cells}
 
 
-def _with_explanations(recorded: Any, today: Any) -> Any:
+def _with_explanations(recorded: Any, current: Any) -> Any:
     """A recorded part of a file with today's explanations of the numbers that are the same."""
-    if not isinstance(recorded, Mapping) or not isinstance(today, Mapping):
+    if not isinstance(recorded, Mapping) or not isinstance(current, Mapping):
         return recorded
     if is_fact(recorded):
-        return today if _numbers(recorded) == _numbers(today) else recorded
-    ranges = {HOLDS: today[HOLDS]} if HOLDS in today else {}
-    return {key: _with_explanations(below, today.get(key)) for key, below in recorded.items()} | ranges
+        return current if _numbers(recorded) == _numbers(current) else recorded
+    ranges = {HOLDS_KEY: current[HOLDS_KEY]} if HOLDS_KEY in current else {}
+    return {key: _with_explanations(inner, current.get(key)) for key, inner in recorded.items()} | ranges
 
 
 def _is_changed(device: Mapping[str, Any]) -> bool:
     """Whether a device has the name of a file, and of no file the numbers."""
-    named = False
-    for _, file in readable_devices(first=chip_file(str(device.get("name", "")))):
+    is_named = False
+    for _, file in readable_devices(first_name=chip_file(str(device.get("name", "")))):
         if _replaceable_numbers(file) == _replaceable_numbers(device):
             return False
-        named |= file.get("name") == device.get("name")
-    return named
+        is_named |= file.get("name") == device.get("name")
+    return is_named
 
 
 def public_engine(
@@ -431,17 +433,17 @@ def public_engine(
     """
     chip = chip_of(device)
     classes = {processor: read_engine(name) for processor, name in (chip.get(PUBLIC) or {}).items()}
-    class_name = CLASSES.get(program, program)
-    of_program = read_engine(class_name) if class_name in engine_files() else {}
-    if classes and of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
-        classes[of_program["main"]] = of_program
-    first = str(device.get("main", ""))
+    class_name = CLASS_OF_PROGRAM.get(program, program)
+    program_class = read_engine(class_name) if class_name in engine_files() else {}
+    if classes and program_class.get(OVER) == CHIP and program_class["main"] in chip["processors"]:
+        classes[program_class["main"]] = program_class
+    first_processor = str(device.get("main", ""))
     if engine_class:
-        first = str(engine_class["main"])
-        classes[first] = dict(engine_class)
+        first_processor = str(engine_class["main"])
+        classes[first_processor] = dict(engine_class)
     if not classes:
         return None
-    main = first if first in classes else next(iter(classes))
+    main = first_processor if first_processor in classes else next(iter(classes))
     engine: dict[str, Any] = {
         "name": ", ".join(dict.fromkeys(classes[p]["name"] for p in (main, *classes))),
         "papers": [],
@@ -469,7 +471,7 @@ def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
     """
     contents = device_file(device)
     return with_engine(
-        contents, engine_of(contents, {"name": engine} if engine in STANDING else read_engine(engine))
+        contents, engine_of(contents, {"name": engine} if engine in STAND_IN_ENGINES else read_engine(engine))
     )
 
 
@@ -496,16 +498,16 @@ def engine_of(
     if not isinstance(engine.get("name"), str) or not engine["name"]:
         raise InputError(f"engine.name is {engine.get('name')!r}; it must be a text")
     verifies = str(engine.get(VERIFIES) or "")
-    if engine["name"] not in STANDING:
+    if engine["name"] not in STAND_IN_ENGINES:
         is_class = engine.get(OVER) == CHIP and "main" in engine
         return public_engine(device, "", engine, verifies) if is_class else written_out(engine)
     for key in engine:
-        if key not in ("name", "note", "papers", *PLACING):
-            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name', *PLACING))}")
+        if key not in ("name", "note", "papers", *PLACEMENT_KEYS):
+            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name', *PLACEMENT_KEYS))}")
     if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
         return {
             **written_out(_file("engine", str(device["engine"]))),
-            **{word: engine[word] for word in PLACING if engine.get(word)},
+            **{word: engine[word] for word in PLACEMENT_KEYS if engine.get(word)},
         }
     if device.get("kind") == "local" and engine["name"] == PUBLIC and verifies:
         raise InputError(f"engine.verifies is {verifies}; {device['name']} is no emulated device")

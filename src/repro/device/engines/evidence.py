@@ -11,17 +11,17 @@ from typing import Any
 
 from repro.device.device_file import Fact, facts
 
-HELD = ("size",)
+SIZE_DIMENSIONS = ("size",)
 """Dimensions of numbers that say what fits where: decisions, which a draw leaves as they are."""
 
 
-PRINTED = ("paper", "datasheet")
+PRINTED_SOURCES = ("paper", "datasheet")
 """Sources of rates that an engine need not reach, so that what share it reaches is an assumption."""
 
 
 def decides_costs(fact: Fact) -> bool:
     """Whether costs depend on a number, and continuously: no size, no whole number, no zero."""
-    return fact.kind.dimension not in HELD and not fact.kind.whole and any(numbers(fact))
+    return fact.kind.dimension not in SIZE_DIMENSIONS and not fact.kind.whole and any(numbers(fact))
 
 
 def forms(all_facts: Iterable[Fact]) -> set[str]:
@@ -36,16 +36,16 @@ def forms(all_facts: Iterable[Fact]) -> set[str]:
     paths = set()
     for path, fact in facts_by_path.items():
         table, _, name = path.rpartition(".")
-        beside = [other for key, other in facts_by_path.items() if key.rpartition(".")[0] == table]
-        rates = [other for key, other in facts_by_path.items() if key.startswith(f"{table}.peak.")]
-        of_exponent = name.endswith("_exponent") and fact.value == 1
-        full_efficiency = name == "efficiency" and max(numbers(fact)) == 1 and rates
-        tied = any(
-            other.source == "fitted" and other.kind == fact.kind and numbers(other) == numbers(fact)
-            for other in beside
+        same_table = [sibling for key, sibling in facts_by_path.items() if key.rpartition(".")[0] == table]
+        rates = [sibling for key, sibling in facts_by_path.items() if key.startswith(f"{table}.peak.")]
+        is_exponent = name.endswith("_exponent") and fact.value == 1
+        is_full = name == "efficiency" and max(numbers(fact)) == 1 and rates
+        is_tied = any(
+            sibling.source == "fitted" and sibling.kind == fact.kind and numbers(sibling) == numbers(fact)
+            for sibling in same_table
         )
         if fact.source == "assumed" and (
-            of_exponent or (full_efficiency and all(rate.source not in PRINTED for rate in rates)) or tied
+            is_exponent or (is_full and all(rate.source not in PRINTED_SOURCES for rate in rates)) or is_tied
         ):
             paths.add(path)
     return paths
@@ -62,9 +62,9 @@ def sources(device_files: Iterable[Mapping[str, Any]]) -> Counter[str]:
     Args:
         device_files: device files with their engines' numbers over them.
     """
-    distinct = {id(device): device for device in device_files}  # equal ones are mostly one object
+    distinct_devices = {id(device): device for device in device_files}  # equal ones are mostly one object
     source_by_fact: dict[tuple[str, str], str] = {}
-    for device in distinct.values():
+    for device in distinct_devices.values():
         device_facts = list(facts(device))
         form_paths = forms(device_facts)
         source_by_fact |= {

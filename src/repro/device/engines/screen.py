@@ -18,13 +18,13 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice, unknown
-from repro.device.device_file import SOURCES, Fact, facts
+from repro.device.device_file import FACT_SOURCES, Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
-from repro.device.facts.holds import HOLDS
+from repro.device.facts.holds import HOLDS_KEY
 
 TERA, GIGA = 1e12, 1e9
 # Columns of the summary: heading, place in the file, unit.
-COLUMNS = (
+RATE_COLUMNS = (
     ("cpu int8\nTOP/s", "processors.cpu.peak.int8", TERA),
     ("cpu\nGB/s", "processors.cpu.bandwidth", GIGA),
     ("gpu fp16\nTFLOP/s", "processors.gpu.peak.fp16", TERA),
@@ -35,7 +35,7 @@ COLUMNS = (
     ("budget\nGB", "dram.budget", GIGA),
     ("flash\nGB/s", "flash.bandwidth", GIGA),
 )
-WIDE = 160  # console width when output is not a terminal
+SCREEN_WIDTH = 160  # console width when output is not a terminal
 
 
 def device_files(folder: Path, names: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
@@ -86,12 +86,12 @@ def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row per device: its rates, its bandwidths, and the number of its facts by source."""
     table = Table(title="Devices", title_justify="left")
     table.add_column("device", no_wrap=True)
-    for heading in (*(column[0] for column in COLUMNS), *SOURCES):
+    for heading in (*(column[0] for column in RATE_COLUMNS), *FACT_SOURCES):
         table.add_column(heading, justify="right")
     for name, device in devices.items():
         device_facts = checked_facts(name, device)
         counts = Counter(fact.source for fact in device_facts)
-        table.add_row(name, *_rates(device_facts), *(str(counts[source] or "-") for source in SOURCES))
+        table.add_row(name, *_rates(device_facts), *(str(counts[source] or "-") for source in FACT_SOURCES))
     return table
 
 
@@ -99,13 +99,13 @@ def rests_on(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Which measured rows the numbers of each processor rest on, where an engine says so, in lines."""
     for name, device in devices.items():
         for processor, table in device["processors"].items():
-            if note := (table.get(HOLDS) or {}).get("note"):
+            if note := (table.get(HOLDS_KEY) or {}).get("note"):
                 yield f"{name}, {processor}: {note}"
 
 
 def _rates(device_facts: Iterable[Fact]) -> list[str]:
-    by_path = {fact.path: fact for fact in device_facts}
-    return [_show(by_path.get(path), unit) for _, path, unit in COLUMNS]
+    facts_by_path = {fact.path: fact for fact in device_facts}
+    return [_show(facts_by_path.get(path), unit) for _, path, unit in RATE_COLUMNS]
 
 
 def _show(fact: Fact | None, unit: float) -> str:
@@ -122,8 +122,8 @@ def show_devices(names: Sequence[str], engine: str, source: str) -> None:
         InputError: there is no such device, engine or source.
     """
     if source:
-        require_choice("--source", source, SOURCES)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+        require_choice("--source", source, FACT_SOURCES)
+    console = Console(width=None if sys.stdout.isatty() else SCREEN_WIDTH)
     devices = device_files(conf_dir() / "device", names, engine)
     console.print(listing(devices, source) if source else summary(devices))
     if names:

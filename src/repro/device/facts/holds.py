@@ -10,7 +10,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 
-HOLDS = "holds"
+HOLDS_KEY = "holds"
 """The entry of a processor: `holds: {rows: [1, 512], layer_mb: [3, 130]}`."""
 
 UNITS = {"rows": "rows", "layer_mb": "MB a layer"}
@@ -24,8 +24,8 @@ def require_holds(path: str, holds: Any) -> None:
     for name, ends in holds.items():
         if name == "note" and isinstance(ends, str):
             continue
-        numbers = isinstance(ends, Sequence) and all(isinstance(end, int | float) for end in ends)
-        if name not in UNITS or not numbers or len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+        are_numbers = isinstance(ends, Sequence) and all(isinstance(end, int | float) for end in ends)
+        if name not in UNITS or not are_numbers or len(ends) != 2 or not 0 < ends[0] <= ends[1]:
             raise InputError(
                 f"{path}.{name} is {ends!r}; it must be [least, most] of {' or '.join(UNITS)}, or a note"
             )

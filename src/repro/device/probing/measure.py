@@ -22,7 +22,7 @@ from repro.device.op import Op
 POWERCAP = Path("/sys/class/powercap")
 
 
-def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> float:
+def seconds_each(work: Callable[[], object], budget: float, least_runs: int = 3) -> float:
     """Seconds per call: the lower quartile over `budget` seconds and at least `least` calls, after a warm-up.
 
     Other programs on the machine only slow calls down, so a median would include their effect.
@@ -31,7 +31,7 @@ def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> f
     work()
     times: list[float] = []
     begin = clock.now
-    while len(times) < least or clock.now - begin < budget:
+    while len(times) < least_runs or clock.now - begin < budget:
         start = clock.now
         work()
         times.append(clock.now - start)
@@ -61,23 +61,23 @@ def read_rate(file: DirectFile, size: int, request: int, budget: float) -> float
     clock = WallClock()
     buffer = memoryview(page_aligned_memory(max(request, 1 << 20)))
     offsets = cycle(range(0, size - len(buffer) + 1, len(buffer)))
-    done, start = 0, clock.now
+    done_bytes, start = 0, clock.now
     while clock.now - start < budget:
         file.read(buffer, next(offsets), request)
-        done += len(buffer)
-    return done / (clock.now - start)
+        done_bytes += len(buffer)
+    return done_bytes / (clock.now - start)
 
 
 def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) -> float:
     """Seconds from submitting an empty op to its completion: the median over rounds."""
 
-    async def many() -> None:
+    async def run_ops() -> None:
         for _ in range(ops):
             await device.run(Op(on, "empty", "empty", compute=int))
 
     def play() -> float:
         start = device.now
-        device.play(many())
+        device.play(run_ops())
         return (device.now - start) / ops
 
     return median([play() for _ in range(rounds)])
@@ -85,15 +85,17 @@ def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) ->
 
 def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP) -> float | None:
     """Mean power of the CPU packages while `work` is repeated; `None` without a readable counter."""
-    before = _counters(powercap)
-    if not before:
+    counters = _counters(powercap)
+    if not counters:
         return None
     clock = WallClock()
     while clock.now < seconds:
         work()
     elapsed = clock.now
-    after = _counters(powercap)
-    return sum((after[name][0] - start) % wrap for name, (start, wrap) in before.items()) / 1e6 / elapsed
+    end_counts = _counters(powercap)
+    return (
+        sum((end_counts[name][0] - start) % wrap for name, (start, wrap) in counters.items()) / 1e6 / elapsed
+    )
 
 
 def _counters(powercap: Path) -> dict[str, tuple[int, int]]:

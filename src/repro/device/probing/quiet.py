@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from repro.device.clock import WallClock
 
-APART = 0.05
+MOST_APART = 0.05
 """Relative difference of the two medians above which a machine is not quiet."""
-SPREAD = 0.25
+MOST_SPREAD = 0.25
 """Relative distance of the slowest tenth from the median above which it is not."""
-FOREIGN = 0.15
+MOST_FOREIGN = 0.15
 """Cores that others may keep busy."""
-STOLEN = 0.05
+MOST_STOLEN = 0.05
 """Share of the time that the host of a virtual machine may take away."""
 
-STAT = Path("/proc/stat")
-TICKS = 100.0
+STAT_PATH = Path("/proc/stat")
+TICKS_PER_SECOND = 100.0
 
 
 class Quiet(NamedTuple):
@@ -52,10 +52,10 @@ class Quiet(NamedTuple):
     def is_quiet(self) -> bool:
         """Whether a measurement can be trusted."""
         return (
-            self.apart <= APART
-            and self.spread <= SPREAD
-            and self.foreign <= FOREIGN
-            and self.stolen <= STOLEN
+            self.apart <= MOST_APART
+            and self.spread <= MOST_SPREAD
+            and self.foreign <= MOST_FOREIGN
+            and self.stolen <= MOST_STOLEN
         )
 
     @property
@@ -69,7 +69,7 @@ class Quiet(NamedTuple):
         )
 
 
-def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = STAT) -> Quiet:
+def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = STAT_PATH) -> Quiet:
     """Time a kernel in two arms, in turns, for about `seconds`, and look at what others did meanwhile."""
     clock = WallClock()
     kernel()
@@ -82,12 +82,18 @@ def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = S
         times.append(clock.now - start)
     elapsed = clock.now - begin
     after, cpu_seconds = _busy(stat), sum(os.times()[:4]) - cpu_seconds
-    foreign = stolen = 0.0
+    foreign_cores = stolen_share = 0.0
     if before and after:
-        foreign = max(0.0, (after[0] - before[0] - cpu_seconds) / elapsed)
-        stolen = (after[1] - before[1]) / elapsed / (os.cpu_count() or 1)
-    high = sorted(times)[int(0.9 * len(times))]
-    return Quiet(median(times[::2]), median(times[1::2]), high / median(times) - 1.0, foreign, stolen)
+        foreign_cores = max(0.0, (after[0] - before[0] - cpu_seconds) / elapsed)
+        stolen_share = (after[1] - before[1]) / elapsed / (os.cpu_count() or 1)
+    slow_seconds = sorted(times)[int(0.9 * len(times))]
+    return Quiet(
+        median(times[::2]),
+        median(times[1::2]),
+        slow_seconds / median(times) - 1.0,
+        foreign_cores,
+        stolen_share,
+    )
 
 
 def _busy(stat: Path) -> tuple[float, float] | None:
@@ -98,4 +104,4 @@ def _busy(stat: Path) -> tuple[float, float] | None:
     except (OSError, IndexError, ValueError):
         return None
     user, nice, system, _, _, irq, softirq, steal = (ticks + [0.0] * 8)[:8]
-    return (user + nice + system + irq + softirq) / TICKS, steal / TICKS
+    return (user + nice + system + irq + softirq) / TICKS_PER_SECOND, steal / TICKS_PER_SECOND

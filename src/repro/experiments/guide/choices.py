@@ -16,10 +16,10 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.experiments.guide.components import first_sentence
 
-FIELDS = (r'^  title: *"?(.+?)"?$', r"^hub: .*\bid: ([^,}]+)", r"kind: (\w+)")
+FIELD_PATTERNS = (r'^  title: *"?(.+?)"?$', r"^hub: .*\bid: ([^,}]+)", r"kind: (\w+)")
 """What a YAML file without a comment says of itself: a table's title, else where it is from, its kind."""
 
-KEEP_AT = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"
+BASH_WORDBREAKS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"
 """A line for bash, which would else complete only what stands after the `@` of `model@target=`."""
 
 
@@ -61,7 +61,7 @@ GROUPS = {
 }
 """All groups by their name in `repro list`."""
 
-DASK = "dask"
+DASK_LAUNCHER = "dask"
 """The launcher that needs an extra, and the extra."""
 
 
@@ -84,7 +84,7 @@ def names(group: str) -> list[str]:
 
 def option_names(option: str) -> list[str]:
     """The names that a setting takes (`method`, `model`); empty if it chooses nothing."""
-    return next((names(group) for group, about in GROUPS.items() if about.option == option), [])
+    return next((names(group) for group, entry in GROUPS.items() if entry.option == option), [])
 
 
 def class_of(option: str, name: str) -> type | None:
@@ -98,13 +98,13 @@ def completions(line: str) -> list[str] | None:
     Hydra's own completion knows only the top of a folder, and nothing behind `model@target=`.
     """
     word = line.rpartition(" ")[2]
-    key, equals, begun = word.partition("=")
+    key, equals, value_start = word.partition("=")
     group, at, _ = key.partition("@")
     names = option_names(group.lstrip("+"))
     if not (equals and names) or (group == "model" and not at):
         return None
-    before, comma, last = begun.rpartition(",")
-    return [f"{key}={before}{comma}{name}" for name in names if name.startswith(last)]
+    earlier_values, comma, last_value = value_start.rpartition(",")
+    return [f"{key}={earlier_values}{comma}{name}" for name in names if name.startswith(last_value)]
 
 
 def header(path: Path) -> str:
@@ -130,10 +130,10 @@ def _title_of_class(option: str, name: str) -> str:
 
 
 def _title_of_file(path: Path) -> str:
-    if about := header(path):
-        return first_sentence(about)
+    if comment := header(path):
+        return first_sentence(comment)
     text = path.read_text(encoding="utf-8")
-    title, *origin = (re.search(field, text, re.MULTILINE) for field in FIELDS)
+    title, *origin = (re.search(field, text, re.MULTILINE) for field in FIELD_PATTERNS)
     return title[1] if title else ", ".join(match[1] for match in origin if match) or path.stem
 
 
@@ -160,7 +160,7 @@ def group_named(name: str) -> str:
     Raises:
         InputError: there is none.
     """
-    for group, about in GROUPS.items():
-        if name in (group, about.option):
+    for group, entry in GROUPS.items():
+        if name in (group, entry.option):
             return group
     raise InputError(registry.unknown("group", name, GROUPS))

@@ -13,8 +13,8 @@ from typing import Any, get_args, get_type_hints
 
 from repro.core.typed import words
 
-ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-SENTENCE = re.compile(r"(?<!\bsec)(?<!\bFig)(?<!\bFigs)(?<!\bEq)(?<!\bAlg)\. (?=[A-Z`])")
+ATTRIBUTE_PATTERN = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+SENTENCE_END = re.compile(r"(?<!\bsec)(?<!\bFig)(?<!\bFigs)(?<!\bEq)(?<!\bAlg)\. (?=[A-Z`])")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def settings_of(component: type) -> tuple[Setting, ...]:
         return ()
     kinds, meanings = get_type_hints(component, include_extras=True), dict[str, str]()
     for cls in reversed(component.__mro__):
-        meanings |= dict(ATTRIBUTE.findall(inspect.cleandoc(cls.__doc__ or "")))
+        meanings |= dict(ATTRIBUTE_PATTERN.findall(inspect.cleandoc(cls.__doc__ or "")))
     return tuple(
         Setting(
             field.name,
@@ -58,8 +58,8 @@ def nested_settings(section: type, name: str) -> Iterator[Setting]:
     for setting in settings_of(section):
         full_name = f"{name}.{setting.name}"
         yield replace(setting, name=full_name)
-        for inner in _classes_in(kinds[setting.name]):
-            yield from nested_settings(inner, full_name)
+        for inner_section in _classes_in(kinds[setting.name]):
+            yield from nested_settings(inner_section, full_name)
 
 
 def _classes_in(kind: Any) -> Iterator[type]:
@@ -73,4 +73,4 @@ def _classes_in(kind: Any) -> Iterator[type]:
 def first_sentence(text: str) -> str:
     """A text's first sentence or paragraph, on one line."""
     paragraph = " ".join(text.strip().partition("\n\n")[0].split())
-    return SENTENCE.split(paragraph)[0].rstrip(".")
+    return SENTENCE_END.split(paragraph)[0].rstrip(".")

@@ -12,41 +12,43 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import DASK, GROUPS, class_of, has_dask, option_names
+from repro.experiments.guide.choices import DASK_LAUNCHER, GROUPS, class_of, has_dask, option_names
 from repro.experiments.guide.components import settings_of
 
-FEW = 12
+FEW_CHOICES = 12
 """How many choices a sentence lists; of more, only the nearest."""
 ROLES = ("target", "draft")
-PARTS = ("model/checkpoint", "model/shape")
+MODEL_PARTS = ("model/checkpoint", "model/shape")
 """Groups of parts of a model: `model/checkpoint@target.checkpoint=NAME`."""
 
 
 def no_such(option: str, name: str, choices: Collection[str]) -> str:
     """The sentence for an unknown name of a group: all its choices if they are few, else the nearest."""
-    group = next((key for key, about in GROUPS.items() if about.option == option), None)
-    if len(choices) <= FEW or group is None:
+    group = next((key for key, entry in GROUPS.items() if entry.option == option), None)
+    if len(choices) <= FEW_CHOICES or group is None:
         return unknown(option, name, choices)
-    near = nearest(name, choices)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    nearest_names = nearest(name, choices)
+    hint = f" Did you mean {' or '.join(nearest_names)}?" if nearest_names else ""
     return f"there is no {option} {name!r}.{hint} All {len(choices)}: repro list {group}"
 
 
-def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
+def nearest(name: str, choices: Collection[str], limit: int = 3) -> list[str]:
     """The choices most like a name; those in the same folder and those of that name in any folder count.
 
     `fig10` is like `lever/fig10`, and `lever/fig99` like other figures of `lever`.
     """
     folder, _, last = name.rpartition("/")
-    beside = [choice for choice in choices if folder and choice.startswith(f"{folder}/")]
-    if near := get_close_matches(name, beside, n=most):
-        return near
-    by_last: dict[str, list[str]] = {}
+    same_folder = [choice for choice in choices if folder and choice.startswith(f"{folder}/")]
+    if matches := get_close_matches(name, same_folder, n=limit):
+        return matches
+    leaf_groups: dict[str, list[str]] = {}
     for choice in sorted(choices):
-        by_last.setdefault(choice.rpartition("/")[2], []).append(choice)
-    alike = [choice for part in get_close_matches(last, by_last, n=most) for choice in by_last[part]]
-    same, close = by_last.get(last, []), get_close_matches(name, choices, n=most)
-    return list(dict.fromkeys([*same, *close, *alike]))[:most]
+        leaf_groups.setdefault(choice.rpartition("/")[2], []).append(choice)
+    similar = [
+        choice for part in get_close_matches(last, leaf_groups, n=limit) for choice in leaf_groups[part]
+    ]
+    equal_names, close_names = leaf_groups.get(last, []), get_close_matches(name, choices, n=limit)
+    return list(dict.fromkeys([*equal_names, *close_names, *similar]))[:limit]
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
@@ -68,28 +70,28 @@ def check_overrides(overrides: Iterable[str]) -> None:
                 f"{override} would come too late: the sweep is the file's grid; vary a setting itself, as in "
                 f"{setting}=A,B, or give one component's beside the rest, as in chain_sd.length=2,4"
             )
-        if key == "hydra/launcher" and value == DASK and not has_dask():
-            raise InputError(f"{override} is not installed; `pip install 'repro[{DASK}]'` brings it")
-        top, slash, rest = group.partition("/")
-        names = option_names(top)
+        if key == "hydra/launcher" and value == DASK_LAUNCHER and not has_dask():
+            raise InputError(f"{override} is not installed; `pip install 'repro[{DASK_LAUNCHER}]'` brings it")
+        stem, slash, subgroup = group.partition("/")
+        names = option_names(stem)
         if not (equals and names) or key.startswith("~"):
             continue
-        if group in PARTS:
-            top, names = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
+        if group in MODEL_PARTS:
+            stem, names = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
         elif slash:
-            raise InputError(f"{override} is written {top}={rest}/{value}")
-        if top == "model" and not role:
+            raise InputError(f"{override} is written {stem}={subgroup}/{value}")
+        if stem == "model" and not role:
             roles = " or ".join(f"model@{role}={value}" for role in ROLES)
             raise InputError(f"a model is a target or a draft: {roles}")
         if value == "null":
             raise InputError(f"{override}: a group has no value null; leave it out with ~{key.lstrip('+')}")
-        for name in _single(value):
-            if name not in names and not (top == "model" and model_file(name)):
-                hint = "; one's own is a folder, a .gguf file or org/repo" if top == "model" else ""
-                raise InputError(no_such(top, name, names) + hint)
+        for name in _single_names(value):
+            if name not in names and not (stem == "model" and model_file(name)):
+                hint = "; one's own is a folder, a .gguf file or org/repo" if stem == "model" else ""
+                raise InputError(no_such(stem, name, names) + hint)
 
 
-def _single(value: str) -> list[str]:
+def _single_names(value: str) -> list[str]:
     """The names of a sweep `a,b`; none if the value is more than names."""
     names = [name.strip().strip("'\"") for name in value.split(",")]
     return names if all(re.fullmatch(r"[\w./-]+", name) for name in names) else []
@@ -104,14 +106,14 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
         return sentence
     section = f"{path} {parent['name']}" if "name" in parent else path
     sentence = sentence.replace("there is no", f"{section} has no", 1)
-    having = [name for name in option_names(path) if _has_setting(path, name, key)]
-    if not having:
+    owners = [name for name in option_names(path) if _has_setting(path, name, key)]
+    if not owners:
         return sentence
-    way = (
-        f"{path}={having[0]} {path}.{key}=VALUE sets it, or {having[0]}.{key}=VALUE in a sweep with a "
+    advice = (
+        f"{path}={owners[0]} {path}.{key}=VALUE sets it, or {owners[0]}.{key}=VALUE in a sweep with a "
         f"row for each {path}"
     )
-    return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
+    return f"{sentence}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it, and {advice}"
 
 
 def _has_setting(option: str, name: str, key: str) -> bool:
@@ -127,10 +129,10 @@ def unreadable(override: str) -> str:
     if " " not in key:
         return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
     names = key.split(".")
-    blank = next(index for index, name in enumerate(names) if " " in name)
-    for name in reversed(names[blank:]):  # `a.b c.d=1` is `a={b c: {d: 1}}`
+    blank_index = next(index for index, name in enumerate(names) if " " in name)
+    for name in reversed(names[blank_index:]):  # `a.b c.d=1` is `a={b c: {d: 1}}`
         value = f"{{{name}: {value}}}"
-    mapping = f"{'.'.join(names[:blank])}={value}"
+    mapping = f"{'.'.join(names[:blank_index])}={value}"
     return f"{key} has a name with a blank, which only a mapping takes: '{mapping}'"
 
 
@@ -144,19 +146,19 @@ def in_order(arguments: Sequence[str], flags: Mapping[str, int]) -> list[str]:
     Raises:
         InputError: an unknown flag.
     """
-    flagged, overrides, waiting = [], [], [*arguments]
-    while waiting:
-        argument = waiting.pop(0)
+    flag_words, overrides, remaining = [], [], [*arguments]
+    while remaining:
+        argument = remaining.pop(0)
         if not argument.startswith("-"):
             overrides.append(argument)
             continue
         flag, equals, _ = argument.partition("=")
         if flag not in flags:
-            near = get_close_matches(flag, flags, n=2)
-            hint = f"; did you mean {' or '.join(near)}?" if near else "; python -m repro --help shows all"
+            names = get_close_matches(flag, flags, n=2)
+            hint = f"; did you mean {' or '.join(names)}?" if names else "; python -m repro --help shows all"
             raise InputError(f"there is no flag {flag}{hint}")
-        flagged.append(argument)
-        following, takes = waiting[:1], 0 if equals else flags[flag]
-        if following and (takes == 1 or (takes == -1 and not re.search("^-|=", following[0]))):
-            flagged.append(waiting.pop(0))
-    return [*flagged, *overrides]
+        flag_words.append(argument)
+        following, value_count = remaining[:1], 0 if equals else flags[flag]
+        if following and (value_count == 1 or (value_count == -1 and not re.search("^-|=", following[0]))):
+            flag_words.append(remaining.pop(0))
+    return [*flag_words, *overrides]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.experiments.guide.choices import DASK, GROUPS, names
+from repro.experiments.guide.choices import DASK_LAUNCHER, GROUPS, names
 from repro.experiments.guide.listing import run_settings
 
-WIDTH = 100
-SHOWN = (
+HELP_WIDTH = 100
+HELP_GROUPS = (
     ("methods", ("flash_ar", "edgellm", "lever", "ghidorah", "mllm_npu")),
     ("devices", ("xiaomi_14", "jetson_orin_nx", "local_cpu")),
     ("models", ("qwen3_8b_q4_0", "llama_2_7b_chat")),
@@ -22,7 +22,7 @@ SHOWN = (
     ("services", ("elastilm",)),
 )
 """Groups of the help, with names that most people want."""
-SETTINGS = (
+HELP_SETTINGS = (
     *("prompts", "max_tokens", "skip", "seed", "sweep", "results", "outputs", "data_dir", "host"),
     "wandb.mode",
 )
@@ -47,11 +47,11 @@ MORE = """\
 
 
 def help_text() -> str:
-    """At most 40 lines of at most `WIDTH` columns."""
+    """At most 40 lines of at most `HELP_WIDTH` columns."""
     parts = [part for part in read_mapping(conf_dir() / "config.yaml")["defaults"] if isinstance(part, dict)]
     defaults = {key.partition("@")[0]: name for part in reversed(parts) for key, name in part.items()}
     lines = [USAGE, "Groups, some names, * the default:"]
-    for group, examples in SHOWN:
+    for group, examples in HELP_GROUPS:
         option, members = GROUPS[group].option, names(group)
         usual = [f"{name}*" for name in members if name == defaults.get(option)]
         listing = ", ".join([*usual, *(name for name in examples if name in members)])
@@ -59,9 +59,15 @@ def help_text() -> str:
         lines.append(f"  {key:<13} {listing} ... ({len(members)} in all)")
     lines += ["", "Settings, with defaults:"]
     settings = {setting.name: setting for setting in run_settings()}
-    for setting in map(settings.__getitem__, SETTINGS):
+    for setting in map(settings.__getitem__, HELP_SETTINGS):
         value = "" if "{" in setting.default else setting.default
         meaning = setting.meaning.partition(";")[0].rstrip(".")
         lines.append(f"  {f'{setting.name}={value}':<25} {meaning}")
-    lines += ["", f"Several cells at once: hydra/launcher={DASK}, see docs/run.md", "", "More:", MORE]
+    lines += [
+        "",
+        f"Several cells at once: hydra/launcher={DASK_LAUNCHER}, see docs/run.md",
+        "",
+        "More:",
+        MORE,
+    ]
     return "\n".join(lines)

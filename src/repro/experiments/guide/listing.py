@@ -28,10 +28,10 @@ from repro.reports.reference.bibliography import papers_of
 from repro.reports.spec.spec import TableSettings
 from repro.scenarios.sections import RunSettings
 
-WIDTH = 110
+LIST_WIDTH = 110
 INDENT = " " * 8
 TABLE = "table"
-SECTIONS: Mapping[str, type] = {"sampling": Sampling, "wandb": Tracker}
+SECTION_CLASSES: Mapping[str, type] = {"sampling": Sampling, "wandb": Tracker}
 """Settings of every run that are settings themselves."""
 
 
@@ -41,14 +41,14 @@ def show_choices(group: str | None, name: str | None) -> None:
     Raises:
         InputError: there is no such group or choice.
     """
-    width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+    width = min(shutil.get_terminal_size((LIST_WIDTH, 24)).columns, LIST_WIDTH)
     for line in _lines(group, name, width):
         print(line)
 
 
 def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
     if group is None:
-        groups = {key: f"{len(names(key))} {about.meaning}: {about.how}" for key, about in GROUPS.items()}
+        groups = {key: f"{len(names(key))} {entry.meaning}: {entry.how}" for key, entry in GROUPS.items()}
         yield from _columns({"settings": "of every run: NAME=VALUE"} | groups, width)
         yield "repro list methods       names, with a few words each"
         yield "repro list method lever  one of them, with its settings"
@@ -58,7 +58,7 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
             meanings = {f"{setting.name}={setting.default}": setting.meaning for setting in settings.values()}
             yield from _columns(meanings, width)
         elif name.partition(".")[0] == TABLE:
-            yield from _settings(_of_table(name), width)
+            yield from _settings(_table_settings(name), width)
         else:
             require_choice("setting", name, settings)
             yield from _settings([settings[name]], width)
@@ -70,41 +70,41 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
 
 def _columns(texts: Mapping[str, str], width: int) -> Iterator[str]:
     """Names and their words in two columns, one line each."""
-    first = max(map(len, texts), default=0)
+    name_width = max(map(len, texts), default=0)
     for name, text in texts.items():
-        short = textwrap.shorten(text.rstrip("."), max(width - first - 2, 20), placeholder=" ...")
-        yield f"{name:<{first}}  {short}".rstrip()
+        short_text = textwrap.shorten(text.rstrip("."), max(width - name_width - 2, 20), placeholder=" ...")
+        yield f"{name:<{name_width}}  {short_text}".rstrip()
 
 
 def _choice(group: str, name: str, width: int) -> Iterator[str]:
-    about = GROUPS[group]
+    entry = GROUPS[group]
     if name not in names(group):
-        raise InputError(no_such(about.option, name, names(group)))
+        raise InputError(no_such(entry.option, name, names(group)))
     path = files(group).get(name)
     if path is not None:
         yield from _wrap(header(path).partition("\n\n")[0] or titles(group)[name], width)
-        yield f"choose it:  {about.how.replace('NAME', name)}"
+        yield f"choose it:  {entry.how.replace('NAME', name)}"
         yield f"file:       {_below_project(path)}"
         return
-    component = class_of(about.option, name)
+    component = class_of(entry.option, name)
     assert component is not None, "names are of files or of components"
     yield from _wrap(re.split(r"\n(?:Attributes|Args|Raises):\n", _doc(component))[0], width)
-    yield f"choose it:  {about.how.replace('NAME', name)}"
+    yield f"choose it:  {entry.how.replace('NAME', name)}"
     yield f"source:     {_below_project(Path(inspect.getfile(component)))}"
     if pages := ", ".join(_pages(name, component)):
         yield f"paper:      {pages}"
     yield ""
     if settings := settings_of(component):
-        yield f"settings, each as {about.option}.NAME=VALUE:"
+        yield f"settings, each as {entry.option}.NAME=VALUE:"
         yield from _settings(settings, width)
     else:
         yield "It has no settings."
 
 
 def _settings(settings: Sequence[Setting], width: int) -> Iterator[str]:
-    first = max(len(setting.name) for setting in settings)
+    name_width = max(len(setting.name) for setting in settings)
     for setting in settings:
-        yield f"  {setting.name:<{first}} = {setting.default}  ({setting.values})"
+        yield f"  {setting.name:<{name_width}} = {setting.default}  ({setting.values})"
         yield from textwrap.wrap(setting.meaning, width, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
@@ -112,14 +112,14 @@ def run_settings() -> Iterator[Setting]:
     """The settings of every run with their defaults, in the order of conf/config.yaml."""
     defaults = read_mapping(conf_dir() / "config.yaml")
     for setting in settings_of(RunSettings):
-        if section := SECTIONS.get(setting.name):
-            for inner in _with_defaults(settings_of(section), defaults[setting.name]):
-                yield replace(inner, name=f"{setting.name}.{inner.name}")
+        if section := SECTION_CLASSES.get(setting.name):
+            for inner_setting in _with_defaults(settings_of(section), defaults[setting.name]):
+                yield replace(inner_setting, name=f"{setting.name}.{inner_setting.name}")
         else:
             yield from _with_defaults([setting], defaults)
 
 
-def _of_table(name: str) -> list[Setting]:
+def _table_settings(name: str) -> list[Setting]:
     """The settings of a `table:` section, or of a part of it such as `table.columns`, by their whole names.
 
     Raises:
@@ -143,8 +143,8 @@ def _pages(name: str, component: type) -> Iterator[str]:
     return (page for page in pages if (project_root() / page).is_file())
 
 
-def _doc(documented: object) -> str:
-    return inspect.cleandoc(documented.__doc__ or "")
+def _doc(component: object) -> str:
+    return inspect.cleandoc(component.__doc__ or "")
 
 
 def _wrap(text: str, width: int) -> Iterator[str]:

@@ -22,25 +22,25 @@ from repro.reports.formats.layout import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.tables.known import assumed_watts, known_values, not_compared, other_arithmetic
-from repro.scenarios.registry import BY_GROUP
+from repro.scenarios.registry import CLASS_BY_GROUP
 
-ORDER = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
+GROUPS = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
 """Groups of metrics in the order of the screen; others follow, `counts` comes last."""
 
-FIRST = ("method", "device", "dataset", "target", "draft")
+FIRST_LABELS = ("method", "device", "dataset", "target", "draft")
 """Labels in the order of the headline; others follow."""
 
-NOTHING = ("none", "None", "native")
+EMPTY_LABELS = ("none", "None", "native")
 """Labels that say nothing."""
 
-OTHER = "other"
+OTHER_GROUP = "other"
 """The group of values that no file in `conf/metric/` describes."""
 
-ASSUMED = ", watts assumed"
+ASSUMED_SUFFIX = ", watts assumed"
 """Stands behind joules."""
 
-NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
-READABLE = 30
+NUMBER_PATTERN = re.compile(r"-?\d+\.\d+(e-?\d+)?")
+READABLE_WIDTH = 30
 """Characters below which there is no room for a definition."""
 
 SHOWN_MEMORY = "emulated_dram"
@@ -93,21 +93,21 @@ def show_cell(
         files: its files by kind.
     """
     console.print(Text(f"{headline(record)} ({state})", style="bold"))
-    full = with_interval(record, rounds, answers)
-    values = {name: value for name, value in known_values(full).items() if not _is_spread(name, full)}
-    values |= (answer := whole_answer(full.values))
+    outcome = with_interval(record, rounds, answers)
+    values = {name: value for name, value in known_values(outcome).items() if not _is_spread(name, outcome)}
+    values |= (answer := whole_answer(outcome.values))
     if "answer_seconds" in answer:
         values.pop("latency", None)  # the same number
-    if SHOWN_MEMORY in full.provenance.memory:
-        values.setdefault(SHOWN_MEMORY, full.provenance.memory[SHOWN_MEMORY])
-    assumed = assumed_watts(full)
-    for line in _lines(values, full.uncertainty, console.width, bool(assumed)):
+    if SHOWN_MEMORY in outcome.provenance.memory:
+        values.setdefault(SHOWN_MEMORY, outcome.provenance.memory[SHOWN_MEMORY])
+    watt_parts = assumed_watts(outcome)
+    for line in _lines(values, outcome.uncertainty, console.width, bool(watt_parts)):
         console.print(line, soft_wrap=True)
-    absent = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
-    if absent:
-        console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
-    if assumed and any(described_as(name).unit.startswith("J") for name in values):
-        console.print(f"\nJoules rest on watts that are assumed: of {', '.join(assumed)}.", style="dim")
+    absent_headings = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
+    if absent_headings:
+        console.print(f"\nNot in this cell: {', '.join(absent_headings)}", style="dim")
+    if watt_parts and any(described_as(name).unit.startswith("J") for name in values):
+        console.print(f"\nJoules rest on watts that are assumed: of {', '.join(watt_parts)}.", style="dim")
     if arithmetic := other_arithmetic(record):
         console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
     for note in record.provenance.notes:
@@ -120,42 +120,42 @@ def show_cell(
 
 def _is_spread(name: str, record: Record) -> bool:
     """Whether a value is the standard error, or an end of the interval, that another value is shown with."""
-    of, _, kind = name.rpartition("_")
-    return kind in ("stderr", "low", "high") and of in record.uncertainty
+    value_name, _, kind = name.rpartition("_")
+    return kind in ("stderr", "low", "high") and value_name in record.uncertainty
 
 
 def headline(record: Record) -> str:
     """What a cell was: its labels, and how much it was asked."""
     config = record.provenance.config
-    labels = {name: record.labels[name] for name in (*FIRST, *record.labels) if name in record.labels}
+    labels = {name: record.labels[name] for name in (*FIRST_LABELS, *record.labels) if name in record.labels}
     method, device = labels.pop("method"), labels.pop("device", "")
     amount = [f"{config[name]} {unit}" for name, unit in _amounts(record).items() if name in config]
-    parts = [label for label in labels.values() if label not in (*NOTHING, method)]
+    parts = [label for label in labels.values() if label not in (*EMPTY_LABELS, method)]
     return f"{method} on {device}: " + ", ".join(dict.fromkeys([*parts, *amount]))
 
 
 def _amounts(record: Record) -> dict[str, str]:
     """Settings that say how much a cell was asked, in words."""
-    if any(record.provenance.config.get(group) for group in BY_GROUP):
+    if any(record.provenance.config.get(group) for group in CLASS_BY_GROUP):
         return {"prompts": "examples"}
     return {"prompts": "prompts", "max_tokens": "tokens at most"}
 
 
 def order_of(metric: MetricSpec) -> tuple[int, int, str]:
     """Sort key of metrics: by group in the order of the screen, then as their file lists them."""
-    order = {name: i for i, name in enumerate(load_metrics())}
-    last = metric.group == "counts"
-    group = ORDER.index(metric.group) if metric.group in ORDER else len(ORDER) + last
-    return group, order.get(metric.name, len(order)), metric.name
+    ranks = {name: i for i, name in enumerate(load_metrics())}
+    is_last = metric.group == "counts"
+    group = GROUPS.index(metric.group) if metric.group in GROUPS else len(GROUPS) + is_last
+    return group, ranks.get(metric.name, len(ranks)), metric.name
 
 
 def described_as(name: str) -> MetricSpec:
     """The metric of a record's value; of one that nothing describes just its name."""
-    return load_metrics().of_value(name) or MetricSpec(name, OTHER, name, "", value=name)
+    return load_metrics().of_value(name) or MetricSpec(name, OTHER_GROUP, name, "", value=name)
 
 
 def _lines(
-    values: Mapping[str, Scalar], spreads: Mapping[str, Spread], width: int, assumed: bool
+    values: Mapping[str, Scalar], spreads: Mapping[str, Spread], width: int, are_watts_assumed: bool
 ) -> Iterator[Text]:
     """The lines of all groups, in common columns: heading, value, interval with unit, definition.
 
@@ -164,22 +164,22 @@ def _lines(
     known_metrics = [described_as(name) for name, value in values.items() if value is not None]
     metrics = sorted(known_metrics, key=order_of)
     texts = {m.name: _words(m, values[m.name]) for m in metrics}
-    behind = {
+    endings = {
         m.name: " ".join(filter(None, [_spread_words(m, values[m.name], spreads.get(m.name)), unit_words(m)]))
-        + (ASSUMED if assumed and m.unit.startswith("J") else "")
+        + (ASSUMED_SUFFIX if are_watts_assumed and m.unit.startswith("J") else "")
         for m in metrics
     }
     numbers = [texts[m.name] for m in metrics if not isinstance(values[m.name], str)]
     first = max(len(metric.heading) for metric in metrics)
-    second, third = max(map(len, numbers), default=0), max(map(len, behind.values()))
+    second, third = max(map(len, numbers), default=0), max(map(len, endings.values()))
     for group, group_metrics in groupby(metrics, key=lambda metric: metric.group):
         yield Text(f"\n{group.capitalize()}", style="bold")
         for m in group_metrics:
             if isinstance(values[m.name], str):
                 line = Text(f"  {m.heading:<{first}}  {texts[m.name]}  ")
             else:
-                line = Text(f"  {m.heading:<{first}}  {texts[m.name]:>{second}} {behind[m.name]:<{third}}  ")
-            if width - line.cell_len >= READABLE:
+                line = Text(f"  {m.heading:<{first}}  {texts[m.name]:>{second}} {endings[m.name]:<{third}}  ")
+            if width - line.cell_len >= READABLE_WIDTH:
                 line.append(m.definition, style="dim")
             line.truncate(width, overflow="ellipsis")
             yield line
@@ -190,7 +190,8 @@ def _words(metric: MetricSpec, value: Scalar) -> str:
     if not isinstance(value, str):
         return value_words(metric, value)
     return " ".join(
-        f"{float(word):.{metric.digits}f}" if NUMBER.fullmatch(word) else word for word in value.split()
+        f"{float(word):.{metric.digits}f}" if NUMBER_PATTERN.fullmatch(word) else word
+        for word in value.split()
     )
 
 

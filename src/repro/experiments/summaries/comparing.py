@@ -6,7 +6,7 @@ The columns of a frame, whose index is the figures' names:
     low, high             the 95% interval of ours
     change                the second over the first, or the second less the first
     change_low, change_high   its 95% interval over prompts, if both sides have the same prompts
-    state                 one of `STATES`
+    state                 one of `FIGURE_STATES`
     metric                of two records: what describes the figure
 
 Owns what is compared with what, and when two figures are equal. Must not know how records or tables are made.
@@ -38,14 +38,14 @@ from repro.reports.intervals.bootstrap import paired_interval
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.tables.known import known_values
 
-STATES = ("equal", "different", "gone", "fresh")
+FIGURE_STATES = ("equal", "different", "gone", "fresh")
 """Of a figure: on both sides; only in the first, gone from the second; only in the second."""
 
-COLUMNS = ("ours", "other", "better", "how", "low", "high", "change_low", "change_high", "metric")
-NONE = (None, None)
+FRAME_COLUMNS = ("ours", "other", "better", "how", "low", "high", "change_low", "change_high", "metric")
+NO_INTERVAL = (None, None)
 PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
-BEGINNING = re.compile(r"[0-9a-f]{4,64}")
-MOST = 60
+KEY_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
+MOST_FIGURES = 60
 """Figures of tables that are printed unless all are asked for."""
 
 
@@ -60,20 +60,22 @@ def compare_records(
         rounds: the stored lines of detail of both.
     """
     sides = known_values(ours), known_values(other)
-    lines = totals(ours, rounds[0]), totals(other, rounds[1])
+    sums = totals(ours, rounds[0]), totals(other, rounds[1])
     spreads = with_interval(ours, rounds[0]).uncertainty
     metrics = {name: described_as(name) for name in {*sides[0], *sides[1]}}
     figures = {}
     for name, metric in sorted(metrics.items(), key=lambda item: order_of(item[1])):
         is_share = metric.unit in ("%", "share", "percentage_point")
         how: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
-        both = all(name in side for side in lines)
-        change = (paired_interval(lines[1][name], lines[0][name], how) or NONE) if both else NONE
+        has_both = all(name in side for side in sums)
+        change = (
+            (paired_interval(sums[1][name], sums[0][name], how) or NO_INTERVAL) if has_both else NO_INTERVAL
+        )
         spread = spreads.get(name)
-        ends = spread if isinstance(spread, tuple) else NONE
+        ends = spread if isinstance(spread, tuple) else NO_INTERVAL
         values = sides[0].get(name), sides[1].get(name)
         figures[name] = (*values, metric.better, how, *ends, *change, metric)
-    return _judge(pd.DataFrame.from_dict(figures, orient="index", columns=COLUMNS, dtype=object))
+    return _judge(pd.DataFrame.from_dict(figures, orient="index", columns=FRAME_COLUMNS, dtype=object))
 
 
 def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
@@ -82,11 +84,13 @@ def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
     Raises:
         InputError: there is no such file or folder, or it holds no table.
     """
-    first, second = _figures(ours), _figures(other).add_suffix("_other")
-    frame = first.join(second, how="outer").reindex(first.index.append(second.index).unique())
+    figures, other_figures = _figures(ours), _figures(other).add_suffix("_other")
+    frame = figures.join(other_figures, how="outer").reindex(
+        figures.index.append(other_figures.index).unique()
+    )
     frame["other"] = frame.pop("ours_other")
     frame["better"] = frame["better"].where(frame["better"].fillna("") != "", frame["better_other"])
-    return _judge(frame.assign(how="ratio").reindex(columns=COLUMNS))
+    return _judge(frame.assign(how="ratio").reindex(columns=FRAME_COLUMNS))
 
 
 def _judge(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,11 +98,11 @@ def _judge(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[frame[["ours", "other"]].notna().any(axis=1)].copy()
     for name in ("low", "high", "change_low", "change_high"):
         frame[name] = pd.to_numeric(frame[name])
-    first, second = numbers(frame, "ours"), numbers(frame, "other")
-    frame["change"] = (second / first.where(first != 0)).where(frame["how"] == "ratio", second - first)
-    same = [equal(*pair) for pair in zip(frame["ours"], frame["other"], strict=True)]
-    absent = [frame["ours"].isna(), frame["other"].isna(), pd.Series(same, frame.index, dtype=bool)]
-    frame["state"] = np.select(absent, ["fresh", "gone", "equal"], "different")
+    ours, others = numbers(frame, "ours"), numbers(frame, "other")
+    frame["change"] = (others / ours.where(ours != 0)).where(frame["how"] == "ratio", others - ours)
+    are_equal = [equal(*pair) for pair in zip(frame["ours"], frame["other"], strict=True)]
+    conditions = [frame["ours"].isna(), frame["other"].isna(), pd.Series(are_equal, frame.index, dtype=bool)]
+    frame["state"] = np.select(conditions, ["fresh", "gone", "equal"], "different")
     frame["better"] = frame["better"].fillna("")
     return frame
 
@@ -121,18 +125,18 @@ def worse_than(frame: pd.DataFrame, share: float) -> pd.DataFrame:
     A change whose interval has no change in it, or a figure within the first side's interval, may be
     chance. A number that became a text, such as a failure, is worse.
     """
-    first, second = numbers(frame, "ours"), numbers(frame, "other")
-    loss = (first - second).where(frame["better"] == "higher", second - first)
-    paired_over = frame["change_low"].notna()
-    unchanged = second.mask(paired_over, (frame["how"] == "ratio").astype(float))
-    low, high = (frame[end].where(~paired_over, frame[f"change_{end}"]) for end in ("low", "high"))
-    is_worse = second.isna() | ((loss > share * first.abs()) & ~unchanged.between(low, high))
-    return frame[first.notna() & (frame["better"] != "") & (frame["state"] == "different") & is_worse]
+    our_numbers, other_numbers = numbers(frame, "ours"), numbers(frame, "other")
+    loss = (our_numbers - other_numbers).where(frame["better"] == "higher", other_numbers - our_numbers)
+    is_paired = frame["change_low"].notna()
+    tested = other_numbers.mask(is_paired, (frame["how"] == "ratio").astype(float))
+    low, high = (frame[end].where(~is_paired, frame[f"change_{end}"]) for end in ("low", "high"))
+    is_worse = other_numbers.isna() | ((loss > share * our_numbers.abs()) & ~tested.between(low, high))
+    return frame[our_numbers.notna() & (frame["better"] != "") & (frame["state"] == "different") & is_worse]
 
 
 def counts(frame: pd.DataFrame) -> str:
     """How many figures are in each state."""
-    return ", ".join(f"{(frame['state'] == state).sum()} {state}" for state in STATES)
+    return ", ".join(f"{(frame['state'] == state).sum()} {state}" for state in FIGURE_STATES)
 
 
 def _figures(path: Path) -> pd.DataFrame:
@@ -157,10 +161,10 @@ def _of_line(line: Mapping[str, str], artifact: str) -> Iterator[tuple[str, tupl
     """The figures of a line of a table, by name: ours, and both ends of the published one."""
     name = ", ".join(filter(None, (artifact, line.get("id") or line["row"], line["column"])))
     low, high = _scalar(line.get("low")), _scalar(line.get("high"))
-    ends = (low, high) if isinstance(low, float) and isinstance(high, float) else NONE
+    ends = (low, high) if isinstance(low, float) and isinstance(high, float) else NO_INTERVAL
     yield name, (_scalar(line["ours"]), line.get("better", ""), *ends)
     for end in ("low", "high"):
-        yield f"{name}, published {end} end", (_scalar(line.get(f"published_{end}")), "", *NONE)
+        yield f"{name}, published {end} end", (_scalar(line.get(f"published_{end}")), "", *NO_INTERVAL)
 
 
 def _artifact(file: Path) -> str:
@@ -178,8 +182,8 @@ def _scalar(text: str | None) -> Scalar:
 
 def differing_settings(ours: Record, other: Record) -> list[str]:
     """The settings in which two cells differ, each with both values; of two components only their names."""
-    first, second = (record.provenance.config for record in (ours, other))
-    return [f"{path} ({a}, {b})" for path, a, b in _differences(first, second, "")]
+    our_config, other_config = (record.provenance.config for record in (ours, other))
+    return [f"{path} ({a}, {b})" for path, a, b in _differences(our_config, other_config, "")]
 
 
 def _differences(ours: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -227,7 +231,7 @@ def record_of(store: Results, beginning: str) -> Record:
     Raises:
         InputError: there is none, there are several, or its cell failed.
     """
-    if not BEGINNING.fullmatch(beginning):
+    if not KEY_BEGINNING.fullmatch(beginning):
         raise InputError(
             f"{beginning!r} is neither an existing file or folder, nor the beginning of a record's key (4 or "
             "more hexadecimal digits)"
@@ -238,8 +242,8 @@ def record_of(store: Results, beginning: str) -> Record:
             f"{store.root} has no record whose key begins with {beginning}; choose --results=FOLDER"
         )
     if len(records) > 1:
-        several = ", ".join(record.key[:12] for record in records[:5])
-        raise InputError(f"{len(records)} keys begin with {beginning}: {several}; give more digits")
+        listing = ", ".join(record.key[:12] for record in records[:5])
+        raise InputError(f"{len(records)} keys begin with {beginning}: {listing}; give more digits")
     if not records[0].done:
         raise InputError(f"the cell {records[0].key[:12]} failed, so it has no figures to compare")
     return records[0]
@@ -249,14 +253,14 @@ def show_tables(console: Console, frame: pd.DataFrame, show_all: bool) -> None:
     """Print the figures of two tables or folders that are not equal, or all of them, and the counts."""
     rows = frame if show_all else frame[frame["state"] != "equal"]
     grid = _grid("figure", "A", "B", "B over A", "state")
-    for figure in rows.head(len(rows) if show_all else MOST).itertuples():
+    for figure in rows.head(len(rows) if show_all else MOST_FIGURES).itertuples():
         change = "" if math.isnan(figure.change) else f"{figure.change:.4g}"
         cells = figure.Index, figure_text(figure.ours), figure_text(figure.other), change, figure.state
         grid.add_row(*map(Text, cells))
     if len(rows):
         console.print(grid)
-    if len(rows) > MOST and not show_all:
-        console.print(f"... and {len(rows) - MOST} more; --all prints them", style="dim")
+    if len(rows) > MOST_FIGURES and not show_all:
+        console.print(f"... and {len(rows) - MOST_FIGURES} more; --all prints them", style="dim")
     console.print(counts(frame), highlight=False)
 
 
@@ -266,24 +270,24 @@ def show_worse(console: Console, frame: pd.DataFrame, share: float) -> int:
     Raises:
         InputError: no figure has a better direction.
     """
-    better = frame["better"][numbers(frame, "ours").notna()]
-    undirected = (better == "").sum()
-    if len(better) and undirected == len(better):
+    directions = frame["better"][numbers(frame, "ours").notna()]
+    undirected = (directions == "").sum()
+    if len(directions) and undirected == len(directions):
         raise InputError(
             "no figure says in which direction it is better: the tables' CSV files have no column `better`; "
             "make them again with `repro table`"
         )
-    worse, gone = worse_than(frame, share), (frame["state"] == "gone").sum()
-    for figure in worse.head(MOST).itertuples():
+    worse, gone_count = worse_than(frame, share), (frame["state"] == "gone").sum()
+    for figure in worse.head(MOST_FIGURES).itertuples():
         change = f"{figure_text(figure.ours)} to {figure_text(figure.other)} ({figure.better} is better)"
         console.print(f"worse: {figure.Index}, {change}", highlight=False, soft_wrap=True)
     console.print(
-        f"{len(worse)} worse by more than {100 * share:g}%, {gone} gone"
+        f"{len(worse)} worse by more than {100 * share:g}%, {gone_count} gone"
         f"{f'; {undirected} have no better direction, as published values' if undirected else ''}",
         highlight=False,
         soft_wrap=True,
     )
-    return 1 if len(worse) or gone else 0
+    return 1 if len(worse) or gone_count else 0
 
 
 def share_of(percentage: str) -> float:

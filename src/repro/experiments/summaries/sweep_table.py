@@ -21,15 +21,15 @@ from repro.core.reading import JSON_BYTES, parse_json, read_text
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
 from repro.core.typed import typed
-from repro.experiments.summaries.cell_screen import FIRST
+from repro.experiments.summaries.cell_screen import FIRST_LABELS
 from repro.experiments.summaries.notes import Note
 from repro.libraries import pd
 from repro.metrics.evaluated import is_evaluated, stem_of
-from repro.records.identity import OF_THE_RUN, short_places, shorten
+from repro.records.identity import RUN_SETTINGS, short_places, shorten
 from repro.records.members import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
-from repro.reports.files import SWEEPS, path_of, write_files
+from repro.reports.files import SWEEPS_FOLDER, path_of, write_files
 from repro.reports.formats.layout import decimals, printed_label
 from repro.reports.reference.bibliography import papers_of
 from repro.reports.spec.expand import COMMA, expand
@@ -39,12 +39,12 @@ from repro.reports.tables.known import assumed_watts, known_value
 from repro.reports.tables.table import is_number
 from repro.scenarios.base import component, names_in
 
-GENERATION = (
+GENERATION_METRICS = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "answer_seconds", "acceptance_length", "rouge_l"),
     *("joules_per_token", "answer_joules"),
     *("flash_bytes_per_token", "emulated_dram", "prompts"),
 )
-COMPARED = {
+COMPARED_METRICS = {
     "compression": ("accuracy", "difference", "baseline_accuracy", "flips", "bits_per_weight", "rows"),
     "service": (
         *("met", "answer_seconds", "ttft", "tpot", "accuracy", "accuracy_in_time", "energy", "memory"),
@@ -52,37 +52,37 @@ COMPARED = {
     ),
     "probe": (),
 }
-"""Metrics that people compare, by the configuration group of a cell; `GENERATION` without any of these. A
+"""Metrics that people compare, by the cell's configuration group; `GENERATION_METRICS` without any. A
 probe's are all that it measured."""
 
-DRAWN = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accuracy", "met", "ttft")
-"""Metrics of the picture: the first `PANELS` of them that the table has."""
+PICTURE_METRICS = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accuracy", "met", "ttft")
+"""Metrics of the picture: the first `MOST_PANELS` of them that the table has."""
 
-PANELS = 3
+MOST_PANELS = 3
 FEWEST_POINTS = 3
 """Numbers of a setting over which a line is drawn."""
 
-TASK = "task_score"
+TASK_SCORE = "task_score"
 
 MOST_NAMED = 6
 """Values that a title or a folder's name lists; of more it gives the number."""
 
-LACKING = ""
+LACKING_TEXT = ""
 """The value of a setting in cells that lack it, since they are of another method."""
 
-DELETED = "null"
+DELETED_VALUE = "null"
 """The value of an override that deletes a setting (`~NAME`), as Hydra and a grid read it."""
 
-MOST_DRAWN, MOST_ON_LINES = 60, 1000
+MOST_BARS, MOST_ON_LINES = 60, 1000
 """Rows of a table that a picture shows; as points of lines there may be more."""
 
-LONGEST = 60
+LONGEST_NAME = 60
 """Characters of the readable part of a folder's name."""
 
-BEFORE = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
+TITLE_PREFIXES = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
 """What stands before a label's values in a title; of another label its name."""
 
-SWEEP = "sweep.json"
+SWEEP_FILE = "sweep.json"
 """The file of a sweep's command, beside its cells."""
 
 
@@ -101,31 +101,31 @@ class SweepCommand:
     values: Mapping[str, Sequence[str]]
 
     def __str__(self) -> str:
-        typed = [
-            key if key.startswith("~") and value == DELETED else f"{key}={value}"
+        words = [
+            key if key.startswith("~") and value == DELETED_VALUE else f"{key}={value}"
             for key, value in self.overrides.items()
         ]
-        return shlex.join(["python", "-m", "repro", "-m", *typed])
+        return shlex.join(["python", "-m", "repro", "-m", *words])
 
     def write(self, name: str, results: Path) -> None:
         """Write it beside a table's cells in a folder of results; InputError if that cannot be written."""
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_files(name, results, {SWEEP: f"{text}\n"})
+        write_files(name, results, {SWEEP_FILE: f"{text}\n"})
 
     def in_order(self, records: Iterable[Record]) -> list[Record]:
         """The records of its cells in the order of the command's values."""
-        places = {label: {value: i for i, value in enumerate(texts)} for label, texts in self.values.items()}
+        ranking = {label: {value: i for i, value in enumerate(texts)} for label, texts in self.values.items()}
         return sorted(
             records,
             key=lambda record: [
-                order.get(record.labels.get(label, ""), len(order)) for label, order in places.items()
+                ranks.get(record.labels.get(label, ""), len(ranks)) for label, ranks in ranking.items()
             ],
         )
 
     @classmethod
     def read(cls, name: str, results: Path) -> SweepCommand:
         """The command of a sweep's table in a folder of results; InputError if its file is not as written."""
-        path = path_of(results, name, SWEEP)
+        path = path_of(results, name, SWEEP_FILE)
         try:
             return typed(cls, parse_json(read_text(path, JSON_BYTES)), str(path))
         except FileNotFoundError:
@@ -159,73 +159,73 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
         store: where their records are.
         overrides: the command's overrides by key, as they were typed.
     """
-    overrides = {key: text for key, text in overrides.items() if key.partition(".")[0] not in OF_THE_RUN}
+    overrides = {key: text for key, text in overrides.items() if key.partition(".")[0] not in RUN_SETTINGS}
     texts = pd.DataFrame([{key: as_text(value) for key, value in note.chosen.items()} for note in notes])
-    texts = texts.fillna(LACKING)
-    places = {key: short_places(texts[key]) for key in texts}  # no folders of this machine
-    settings = pd.DataFrame({key: [shorten(text, places[key]) for text in texts[key]] for key in texts})
-    overrides = {key: shorten(text, places.get(key, {})) for key, text in overrides.items()}
+    texts = texts.fillna(LACKING_TEXT)
+    short_names = {key: short_places(texts[key]) for key in texts}  # no folders of this machine
+    settings = pd.DataFrame({key: [shorten(text, short_names[key]) for text in texts[key]] for key in texts})
+    overrides = {key: shorten(text, short_names.get(key, {})) for key, text in overrides.items()}
     labels = pd.DataFrame([note.labels for note in notes], columns=[*notes[0].labels]).fillna("")
     rows: dict[str, str] = {}
-    added: dict[str, str] = {}
+    labels_by_axis: dict[str, str] = {}
     for axis in (key for key in settings if settings[key].nunique() > 1):
         names = _standing_for(axis, settings[axis], labels)
         if not names:
-            added[axis] = _label(axis, used={*labels, *added.values()})
-        rows |= {label: axis for label in names or [added[axis]] if label not in rows}
-    labelled = []
+            labels_by_axis[axis] = _label(axis, used_labels={*labels, *labels_by_axis.values()})
+        rows |= {label: axis for label in names or [labels_by_axis[axis]] if label not in rows}
+    labelled_notes = []
     for number, note in enumerate(notes):
-        additions = {label: settings.at[number, axis] for axis, label in added.items()}
-        present = {label: text for label, text in additions.items() if text != LACKING}
-        labelled.append(replace(note, labels=note.labels | present))
-    records = store.records(Member(note.key, note.labels) for note in labelled if note.key)
+        additions = {label: settings.at[number, axis] for axis, label in labels_by_axis.items()}
+        label_texts = {label: text for label, text in additions.items() if text != LACKING_TEXT}
+        labelled_notes.append(replace(note, labels=note.labels | label_texts))
+    records = store.records(Member(note.key, note.labels) for note in labelled_notes if note.key)
     if not any(record.done for record in records):
         return None
-    values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled)] for row in rows}
+    values = {row: [*dict.fromkeys(note.labels.get(row, "") for note in labelled_notes)] for row in rows}
     command = SweepCommand(overrides, rows, values)
     name = _name(settings, notes[0].labels.values(), overrides)
-    return SweepTable(name, command, own_table(name, command, records), labelled)
+    return SweepTable(name, command, own_table(name, command, records), labelled_notes)
 
 
 def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> list[str]:
     """The labels that tell the values of an override apart: one if possible, else several together."""
     count = values.nunique()
 
-    def depend(names: list[str]) -> bool:
+    def determines(names: list[str]) -> bool:
         """Whether each value has one combination of these labels."""
         return bool(len(labels[names].assign(**{"value of": values}).drop_duplicates()) == count)
 
-    def tell(names: list[str]) -> bool:
-        return depend(names) and bool(len(labels[names].drop_duplicates()) == count)
+    def identifies(names: list[str]) -> bool:
+        return determines(names) and bool(len(labels[names].drop_duplicates()) == count)
 
     varying = [name for name in labels if labels[name].nunique() > 1]
     # The label with the override's own name comes first, then an experiment's own ones, which are last.
     own_name = axis.rpartition("@")[2]
     for name in sorted(varying, key=lambda name: (name != own_name, -varying.index(name))):
-        if tell([name]):
+        if identifies([name]):
             return [name]
-    depending = [name for name in varying if depend([name])]
-    return depending if depending and tell(depending) else []
+    candidates = [name for name in varying if determines([name])]
+    return candidates if candidates and identifies(candidates) else []
 
 
-def _label(axis: str, used: Collection[str]) -> str:
+def _label(axis: str, used_labels: Collection[str]) -> str:
     """A label for an override: its last word, or all of them if that is taken."""
     parts = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
-    return parts[-1] if parts[-1] not in used else "_".join(parts)
+    return parts[-1] if parts[-1] not in used_labels else "_".join(parts)
 
 
 def _name(settings: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, str]) -> str:
     """A readable name of the sweep with a hash of its overrides; of many values it has their number."""
     parts = []
     for axis in settings:
-        values = [value for value in settings[axis].unique() if value != LACKING]
+        values = [value for value in settings[axis].unique() if value != LACKING_TEXT]
         if settings[axis].nunique() < 2:
             continue
         are_numbers = all(re.fullmatch(r"-?[0-9.]+(e-?\d+)?", value) for value in values)
         parts += [_label(axis, ())] if are_numbers or len(values) > MOST_NAMED else []
         parts += values if len(values) <= MOST_NAMED else [f"{len(values)}_values"]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(parts or labels))
-    return f"{SWEEPS}{readable[:LONGEST].strip('-.')}-{content_hash(dict(overrides))[:8]}"
+    return f"{SWEEPS_FOLDER}{readable[:LONGEST_NAME].strip('-.')}-{content_hash(dict(overrides))[:8]}"
 
 
 def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> TableSpec:
@@ -239,21 +239,21 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
     rows, records = [*command.rows] or ["method"], command.in_order(records)
     labels = pd.DataFrame([record.labels for record in records])
     ids = labels.reindex(columns=rows).fillna("").drop_duplicates()
-    printed = pd.DataFrame({label: [printed_label(label, value) for value in ids[label]] for label in rows})
+    texts = pd.DataFrame({label: [printed_label(label, value) for value in ids[label]] for label in rows})
     metrics = _metrics(records)
     columns = [_column(metric, records) for metric in metrics]
-    if "decode_tokens_per_s" in {metric.name for metric in metrics} and (base := _baseline(ids)):
-        heading = f"Speedup over {printed_label('method', base)}"
-        speedup = {"key": "speedup", "heading": heading, "relative_to": {"method": base}}
+    if "decode_tokens_per_s" in {metric.name for metric in metrics} and (baseline := _baseline(ids)):
+        heading = f"Speedup over {printed_label('method', baseline)}"
+        speedup = {"key": "speedup", "heading": heading, "relative_to": {"method": baseline}}
         columns.insert(1, {"metric": "decode_speed", **speedup})
-    title = _compared_words(printed)
+    title = _compared_words(texts)
     section: dict[str, Any] = {
         "title": f"{title} ({_circumstances(rows, labels, records)})",
         "rows": {
             "by": rows,
             "names": {
                 SEPARATOR.join(row): COMMA.join(filter(None, parts))
-                for row, parts in zip(ids.values, printed.values, strict=True)
+                for row, parts in zip(ids.values, texts.values, strict=True)
             },
             "apart": True,
         },
@@ -265,9 +265,11 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
     specs = load_metrics()
     if bare := dict.fromkeys(name for r in records for name in _asked_values(r) if not specs.of_value(name)):
         notes += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
-    if panels := [name for name in DRAWN if name in {metric.name for metric in metrics}][:PANELS]:
+    if panels := [name for name in PICTURE_METRICS if name in {metric.name for metric in metrics}][
+        :MOST_PANELS
+    ]:
         figure = _picture(panels, ids)
-        if len(ids) > (MOST_ON_LINES if "x" in figure else MOST_DRAWN):
+        if len(ids) > (MOST_ON_LINES if "x" in figure else MOST_BARS):
             notes += [f"No picture, as of {len(ids)} rows it would show nothing."]
         else:
             section["figure"] = {"title": title, **figure}
@@ -303,7 +305,9 @@ def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
 
 def _compared_values(record: Record) -> Sequence[str]:
     config = record.provenance.config
-    names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
+    names = next(
+        (names for group, names in COMPARED_METRICS.items() if config.get(group)), GENERATION_METRICS
+    )
     return (*names, *_asked_values(record)) if names else [*record.values]
 
 
@@ -316,7 +320,9 @@ def _asked_values(record: Record) -> list[str]:
     for metric in map(str, record.provenance.config.get("metrics") or ()):
         metric = stem_of(metric) if is_evaluated(metric) else metric
         beginning = [name for name in record.values if name.startswith(f"{metric}_")]
-        names += [metric] if metric in record.values else beginning or [TASK] * (TASK in record.values)
+        names += (
+            [metric] if metric in record.values else beginning or [TASK_SCORE] * (TASK_SCORE in record.values)
+        )
     return names
 
 
@@ -326,7 +332,7 @@ def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, An
     options: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
     if metric.unit.startswith("J") and any(record.done and assumed_watts(record) for record in records):
         options["heading"] = f"{metric.heading}, watts assumed"
-    if metric.name == TASK and (heading := _task(records)):
+    if metric.name == TASK_SCORE and (heading := _task(records)):
         options["heading"] = heading
     return {"metric": metric.name, **options} if options else metric.name
 
@@ -334,41 +340,41 @@ def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, An
 def _task(records: Sequence[Record]) -> str:
     """The heading of the metric that these records asked for and have under `task_score`; "" for several."""
     metric_names = {str(name) for record in records for name in record.provenance.config.get("metrics") or ()}
-    valued, metrics = {name for record in records for name in record.values}, load_metrics()
-    names = [name for name in metric_names - valued - {TASK} if name in metrics]
+    value_names, metrics = {name for record in records for name in record.values}, load_metrics()
+    names = [name for name in metric_names - value_names - {TASK_SCORE} if name in metrics]
     return metrics[names[0]].heading if len(names) == 1 else ""
 
 
 def _baseline(ids: pd.DataFrame) -> str:
     """The first method of the rows that decodes plainly, if others are there to compare with it; else ""."""
     methods = ids["method"].unique() if "method" in ids else ()
-    listed = registry_names("method")
-    plain = [name for name in methods if name in listed and getattr(lookup("method", name), "plain", False)]
-    return plain[0] if plain and len(methods) > 1 else ""
+    registry = registry_names("method")
+    bases = [name for name in methods if name in registry and getattr(lookup("method", name), "plain", False)]
+    return bases[0] if bases and len(methods) > 1 else ""
 
 
 # --- title, picture and notes -------------------------------------------------------------------------------
 
 
-def _compared_words(printed: pd.DataFrame) -> str:
+def _compared_words(printed_names: pd.DataFrame) -> str:
     """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
     parts = []
-    for label in printed:
-        values = [value for value in printed[label].unique() if value]
-        listed = " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
-        listed = listed if len(values) <= MOST_NAMED else f"{len(values)} values"
-        parts.append(f"{BEFORE.get(label, f'{label} ')}{listed}")
+    for label in printed_names:
+        values = [value for value in printed_names[label].unique() if value]
+        text = " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
+        text = text if len(values) <= MOST_NAMED else f"{len(values)} values"
+        parts.append(f"{TITLE_PREFIXES.get(label, f'{label} ')}{text}")
     return ", ".join(parts).replace(", on ", " on ")
 
 
 def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[Record]) -> str:
     """The labels and the amount of work that all cells share."""
-    first = labels.iloc[0].dropna()
+    first_labels = labels.iloc[0].dropna()
     parts = [
-        printed_label(name, first[name])
-        for name in dict.fromkeys((*FIRST, *sorted(first.index)))
-        if name in first and labels[name].nunique(dropna=False) == 1
-        if name not in (*rows, "agreement") and first[name] not in ("none", "None")
+        printed_label(name, first_labels[name])
+        for name in dict.fromkeys((*FIRST_LABELS, *sorted(first_labels.index)))
+        if name in first_labels and labels[name].nunique(dropna=False) == 1
+        if name not in (*rows, "agreement") and first_labels[name] not in ("none", "None")
     ]
     for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
         values = {record.provenance.config.get(setting) for record in records}
@@ -399,27 +405,27 @@ def _without_effect(rows: Mapping[str, str], records: Sequence[Record]) -> Itera
     cells["figures of"] = [canonical(record.values) if record.done else record.key for record in records]
     cells["key of"] = [record.key for record in records]
     for axis in dict.fromkeys(rows.values()):
-        rest = [label for label, key in rows.items() if key != axis]
-        groups = cells.groupby(rest or (lambda number: 0), sort=False)
-        same = (groups["figures of"].nunique() == 1) & (groups["key of"].nunique() > 1)
-        if methods := dict.fromkeys(groups["method of"].first()[same]):
-            printed = ", ".join(printed_label("method", method) for method in methods)
-            yield f"{axis} changes no figure of {printed} here."
+        other_labels = [label for label, key in rows.items() if key != axis]
+        groups = cells.groupby(other_labels or (lambda number: 0), sort=False)
+        is_unchanged = (groups["figures of"].nunique() == 1) & (groups["key of"].nunique() > 1)
+        if methods := dict.fromkeys(groups["method of"].first()[is_unchanged]):
+            method_names = ", ".join(printed_label("method", method) for method in methods)
+            yield f"{axis} changes no figure of {method_names} here."
 
 
 def _placement_notes(records: Sequence[Record]) -> list[str]:
     """A sentence on which methods hold the target in memory and which read it, if they differ in that."""
     methods: dict[str, dict[str, None]] = {}
     for record in records:
-        if where := _place(record.provenance.config):
-            methods.setdefault(where, {}).setdefault(printed_label("method", record.labels.get("method", "")))
-    parts = [f"{where} with {', '.join(names)}" for where, names in methods.items()]
+        if text := _place(record.provenance.config):
+            methods.setdefault(text, {}).setdefault(printed_label("method", record.labels.get("method", "")))
+    parts = [f"{text} with {', '.join(names)}" for text, names in methods.items()]
     return [f"The target is {'; '.join(parts)}."] if len(parts) > 1 else []
 
 
 def _place(config: Mapping[str, Any]) -> str:
     """Where a cell's target lies; "" of a cell without a method that places one."""
-    if any(config.get(group) for group in COMPARED) or "name" not in (config.get("method") or {}):
+    if any(config.get(group) for group in COMPARED_METRICS) or "name" not in (config.get("method") or {}):
         return ""
     target = component("method", config["method"]).places().get("target")
     if target is None:

@@ -23,13 +23,13 @@ from repro.reports.tables.table import Table
 if TYPE_CHECKING:
     from wandb import Artifact, Run
 
-HISTOGRAM = "_histogram"
+HISTOGRAM_SUFFIX = "_histogram"
 """How the names of values end that are counts, as text."""
 
-OTHER = "other"
+OTHER_SECTION = "other"
 """Section of the values that no file of `conf/metric` describes."""
 
-IDENTITY = ("request", "round", "start", "end")
+IDENTITY_FIELDS = ("request", "round", "start", "end")
 """What of a round is no curve: the table of rounds has it."""
 
 
@@ -39,7 +39,7 @@ def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     for name, value in values.items():
         metric = metrics.of_value(name.removesuffix("_low").removesuffix("_high"))
         if value is not None:
-            sections[f"{metric.group if metric else OTHER}/{name}"] = value
+            sections[f"{metric.group if metric else OTHER_SECTION}/{name}"] = value
     return sections
 
 
@@ -70,7 +70,9 @@ def fill_cell(
     """Log a cell: a panel for each figure, intervals and state in the summary, rounds, answers, timeline."""
     figures = by_section(known_values(record))
     texts = {name: value for name, value in figures.items() if isinstance(value, str)}
-    bars = {f"{name}/bars": _histogram(text) for name, text in texts.items() if name.endswith(HISTOGRAM)}
+    bars = {
+        f"{name}/bars": _histogram(text) for name, text in texts.items() if name.endswith(HISTOGRAM_SUFFIX)
+    }
     run.log(_numbers(figures) | bars)
     run.summary.update({**texts, **by_section(ends_of(record)), "status": record.status, "key": record.key})
     if record.error:
@@ -78,7 +80,7 @@ def fill_cell(
     run.define_metric("round/index", hidden=True)
     run.define_metric("round/*", step_metric="round/index")
     for index, line in enumerate(rounds):
-        curves = _numbers({name: value for name, value in line.items() if name not in IDENTITY})
+        curves = _numbers({name: value for name, value in line.items() if name not in IDENTITY_FIELDS})
         start, end = line.get("start"), line.get("end")
         if isinstance(start, (int, float)) and isinstance(end, (int, float)):
             curves["seconds"] = end - start
@@ -109,12 +111,12 @@ def fill_sweep(run: Run, table: Table, files: Sequence[Path], records: Sequence[
     run.tags = (*(run.tags or ()), *table.papers)
     run.summary["notes"] = "\n".join(notes(table))
     _log_table(run, "table", *numbers(table))
-    main = main_column(table)
-    index = table.columns.index(main)
-    pairs = [(row.name, row.entries[index].ours) for row in table.rows]
-    numeric = [pair for pair in pairs if isinstance(pair[1], (int, float))]
-    bars = _bound(run, "bars", [table.heading, title(main)], numeric)
-    run.log({"bars": wandb.plot.bar(bars, table.heading, title(main), title=table.title)})
+    key_column = main_column(table)
+    index = table.columns.index(key_column)
+    row_figures = [(row.name, row.entries[index].ours) for row in table.rows]
+    number_figures = [pair for pair in row_figures if isinstance(pair[1], (int, float))]
+    bars = _bind_table(run, "bars", [table.heading, title(key_column)], number_figures)
+    run.log({"bars": wandb.plot.bar(bars, table.heading, title(key_column), title=table.title)})
     if records:
         frame = cell_frame(records).dropna(axis="columns", how="all")
         rows = frame.astype(object).where(frame.notna(), None)
@@ -148,8 +150,8 @@ def main_column(table: Table) -> ColumnSpec:
     """The first column of the table's figure, or else the first one that has a better direction."""
     keys = table.figure.columns if table.figure else ()
     figure_columns = [column for key in keys for column in table.columns if column.key == key]
-    directed = [column for column in table.columns if column.better]
-    return next(iter((*figure_columns, *directed, *table.columns)))
+    directed_columns = [column for column in table.columns if column.better]
+    return next(iter((*figure_columns, *directed_columns, *table.columns)))
 
 
 def title(column: ColumnSpec) -> str:
@@ -168,10 +170,10 @@ def _log_files(run: Run, name: str, kind: str, paths: Sequence[Path]) -> None:
 
 
 def _log_table(run: Run, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    run.log({key: _bound(run, key, columns, rows)})
+    run.log({key: _bind_table(run, key, columns, rows)})
 
 
-def _bound(run: Run, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _bind_table(run: Run, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     """A table with its artifact logged, as `run.log` would do, but without absolute paths."""
     import wandb
 

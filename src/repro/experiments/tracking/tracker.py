@@ -31,12 +31,12 @@ MOST_RUNS = 100
 """Cells of a sweep up to which each gets a run; one takes 0.12 s of CPU time."""
 LONGEST_TAG, LONGEST_GROUP = 64, 128
 """Characters that wandb accepts."""
-KEY = 12
+KEY_DIGITS = 12
 """Digits of the key in a run's id."""
-NAMED = ("method", "device", "dataset")
+NAME_LABELS = ("method", "device", "dataset")
 """Labels that a run's name begins with; those of a model or of its agreement are not in it."""
-UNNAMED = ("target", "draft", "agreement")
-NO_NETWORK = (
+MODEL_LABELS = ("target", "draft", "agreement")
+NETWORK_ERROR = (
     "wandb could not write the run %r of %r (%s); all records are kept, and this command tries no other run; "
     "the same command with wandb.again=true writes them, once there is network"
 )
@@ -98,8 +98,8 @@ class Tracker:
             )
         if os.environ.get("WANDB_SWEEP_ID"):
             return replace(tracker, cells=cells is None, again=cells is None)
-        few = cells is None or cells <= MOST_RUNS
-        return tracker if tracker.cells is not None else replace(tracker, cells=few)
+        is_small = cells is None or cells <= MOST_RUNS
+        return tracker if tracker.cells is not None else replace(tracker, cells=is_small)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -112,16 +112,16 @@ class Tracker:
             return {"mode": "disabled"}
         import wandb
 
-        ours = {"mode": "offline", "project": "repro", "run_tags": (), "root_dir": str(self.outputs)}
+        defaults = {"mode": "offline", "project": "repro", "run_tags": (), "root_dir": str(self.outputs)}
         folder = None if self.dir is None else from_home(self.dir)
         settings = {"mode": self.mode, "project": self.project, "run_tags": self.tags, "root_dir": folder}
         try:
-            theirs = wandb.setup().settings
+            setup = wandb.setup().settings
             wandb.Settings(project=self.project, entity=self.entity)
         except (wandb.Error, ValueError) as wrong:
             raise InputError(f"wandb refuses its settings: {' '.join(str(wrong).split())}") from wrong
-        of_wandb = {name: getattr(theirs, name) for name in ours if name in theirs.model_fields_set}
-        return ours | of_wandb | {name: value for name, value in settings.items() if value is not None}
+        preset = {name: getattr(setup, name) for name in defaults if name in setup.model_fields_set}
+        return defaults | preset | {name: value for name, value in settings.items() if value is not None}
 
     @property
     def folder(self) -> Path:
@@ -170,9 +170,9 @@ class Tracker:
         Returns:
             The run's folder; `None` if wandb is disabled or failed (which is logged).
         """
-        if group and (of_sweep := self._of_sweep(group)):
+        if group and (sweep_run := self._sweep_run(group)):
             self._states.append(record.status)
-            self._guard(partial(contents.log_progress, of_sweep, record, self._states), group, group)
+            self._guard(partial(contents.log_progress, sweep_run, record, self._states), group, group)
         if self.cells is False and not self.again:
             return None
         name, group = run_name(record), group or record.experiment
@@ -192,7 +192,7 @@ class Tracker:
 
         Returns as `cell`.
         """
-        run = self._of_sweep(group)
+        run = self._sweep_run(group)
         self._sweeps.pop(group)
         fill = partial(contents.fill_sweep, table=table, files=[*files.values()], records=records)
         return self._guard(lambda: self._finish_run(run, fill), f"{table.experiment} table", group)
@@ -204,11 +204,11 @@ class Tracker:
             if run is not None:
                 self._guard(partial(run.finish, exit_code=1), "table", group)
 
-    def _of_sweep(self, group: str) -> Run | None:
+    def _sweep_run(self, group: str) -> Run | None:
         """The run of a sweep, which is opened with its first cell."""
         if group not in self._sweeps:
-            opened = partial(self._open, content_hash(group), f"{group} table", group, "sweep", ("sweep",))
-            self._sweeps[group] = self._guard(opened, f"{group} table", group)
+            open_run = partial(self._open, content_hash(group), f"{group} table", group, "sweep", ("sweep",))
+            self._sweeps[group] = self._guard(open_run, f"{group} table", group)
         run: Run | None = self._sweeps[group]
         return run
 
@@ -228,9 +228,9 @@ class Tracker:
         # wandb stages tables and artifacts here until a sync; its default is the user's home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb" / "staging"))
         slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:60]
-        failed = "-failed" if record and not record.done else ""
-        for earlier in (folder / "wandb").glob(f"*run-*-{key[:KEY]}{failed or '*'}"):
-            shutil.rmtree(earlier, ignore_errors=True)
+        suffix = "-failed" if record and not record.done else ""
+        for earlier_folder in (folder / "wandb").glob(f"*run-*-{key[:KEY_DIGITS]}{suffix or '*'}"):
+            shutil.rmtree(earlier_folder, ignore_errors=True)
         all_tags = dict.fromkeys((*tags, *self.settings["run_tags"]))
         return wandb.init(
             mode=self.settings["mode"],
@@ -238,7 +238,7 @@ class Tracker:
             entity=self.entity,
             notes=self.notes,
             dir=folder,
-            id=f"{slug}-{key[:KEY]}{failed}",
+            id=f"{slug}-{key[:KEY_DIGITS]}{suffix}",
             group=group[:LONGEST_GROUP],
             name=f"{name} {key[:6]}",  # cells that differ in a setting may have the same name
             tags=[tag.strip()[:LONGEST_TAG] for tag in all_tags if tag.strip()],
@@ -281,7 +281,7 @@ class Tracker:
         except Exception as wrong:
             if self._is_online:  # without network each run would be waited for
                 self._is_unreachable = True
-                log.error(NO_NETWORK, name, group, wrong)
+                log.error(NETWORK_ERROR, name, group, wrong)
             else:
                 log.exception("wandb could not write the run %r of %r; its record is kept", name, group)
             return None
@@ -306,12 +306,12 @@ def _require_login() -> None:
 def run_name(record: Record) -> str:
     """What a cell's run is called: method, device, dataset, and labels of its own."""
     labels = record.labels
-    extra = [f"{n}={text}" for n, text in labels.items() if n not in (*NAMED, *UNNAMED)]
-    return " ".join([*(labels[name] for name in NAMED if name in labels), *extra])
+    extra_labels = [f"{n}={text}" for n, text in labels.items() if n not in (*NAME_LABELS, *MODEL_LABELS)]
+    return " ".join([*(labels[name] for name in NAME_LABELS if name in labels), *extra_labels])
 
 
 def cell_tags(record: Record) -> tuple[str, ...]:
     """Method, device and dataset, and whose weights and clock the figures rest on."""
     provenance = record.provenance
-    labels = [record.labels[name] for name in NAMED if name in record.labels]
+    labels = [record.labels[name] for name in NAME_LABELS if name in record.labels]
     return (*labels, f"weights: {provenance.weights}", f"clock: {provenance.clock}")

@@ -56,8 +56,8 @@ class DiagramSpec:
     rootless: bool = False
 
     def __post_init__(self) -> None:
-        present = [bool(x) for x in (self.tree, self.expansion, self.match, self.checkpoint, self.lookahead)]
-        if sum(present) != 1:
+        choices = [bool(x) for x in (self.tree, self.expansion, self.match, self.checkpoint, self.lookahead)]
+        if sum(choices) != 1:
             raise InputError(
                 f"form {self.name!r} needs one of tree, expansion, match, checkpoint and lookahead"
             )
@@ -159,7 +159,7 @@ def lookahead_mask(spec: LookaheadSpec) -> Mask:
         return at[2] == to[2] and to[1] <= at[1]
 
     tokens = [*window, *guesses]
-    return tuple(tuple(looks(at, to) for to in tokens) for at in tokens)
+    return tuple(tuple(looks(query, key) for key in tokens) for query in tokens)
 
 
 def branching(expansion: Sequence[int]) -> tuple[Path, ...]:

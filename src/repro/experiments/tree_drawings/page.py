@@ -24,15 +24,15 @@ from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.tables.table import legend
 
-TREES = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
-TREES |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
-NODES = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
-NODES |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
-MASKS = {"pattern": "l"}
-MASKS |= dict.fromkeys(("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r")
+TREE_GRID = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
+TREE_GRID |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
+NODE_GRID = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
+NODE_GRID |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
+MASK_GRID = {"pattern": "l"}
+MASK_GRID |= dict.fromkeys(("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r")
 """Headings of the tables, with their alignments; nodes have their tree's name before them."""
 
-Figures = Mapping[str, tuple[str, float | None]]
+FiguresByColumn = Mapping[str, tuple[str, float | None]]
 
 
 def write_forms(
@@ -65,15 +65,15 @@ def write_forms(
             else tree_mask(form.paths if form else (), entry.rootless)
             for entry, form in zip(spec.masks, forms, strict=True)
         ]
-        page, picture = mask_page(spec, masks), partial(draw_masks, spec, masks)
-        csv = partial(to_csv, spec.masks, [mask_figures(mask) for mask in masks])
+        page, draw_picture = mask_page(spec, masks), partial(draw_masks, spec, masks)
+        make_csv = partial(to_csv, spec.masks, [mask_figures(mask) for mask in masks])
     else:
-        page, picture = tree_page(spec, trees), partial(draw_trees, spec, trees)
-        csv = partial(to_csv, spec.trees, [tree_figures(tree) for tree in trees])
-    return page, write_page(page, csv, [spec.paper], folder, bibliography, formats, picture)
+        page, draw_picture = tree_page(spec, trees), partial(draw_trees, spec, trees)
+        make_csv = partial(to_csv, spec.trees, [tree_figures(tree) for tree in trees])
+    return page, write_page(page, make_csv, [spec.paper], folder, bibliography, formats, draw_picture)
 
 
-def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
+def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[FiguresByColumn]) -> str:
     """CSV with one line per number of a form in ten digits, in a table's columns."""
     lines: list[Mapping[str, object]] = []
     for form, numbers in zip(forms, figures, strict=True):
@@ -86,13 +86,13 @@ def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
 
 def mask_figures(mask: Mask) -> dict[str, tuple[str, float]]:
     """The numbers of a mask that the table shows."""
-    tokens, computed = len(mask), sum(map(sum, mask))
+    tokens, computed_points = len(mask), sum(map(sum, mask))
     return {
         "tokens": ("tokens", tokens),
         "points": ("points", tokens**2),
-        "computed": ("points", computed),
-        "density": ("%", 100 * computed / tokens**2),
-        "causal_density": ("%", 200 * computed / (tokens * (tokens + 1))),
+        "computed": ("points", computed_points),
+        "density": ("%", 100 * computed_points / tokens**2),
+        "causal_density": ("%", 200 * computed_points / (tokens * (tokens + 1))),
     }
 
 
@@ -102,7 +102,7 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     for form, mask in zip(spec.masks, masks, strict=True):
         numbers = [number for _, number in mask_figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
-    return _page(spec, [Grid.of(MASKS, lines)], spec.footnotes, MASK_ORIGIN)
+    return _page(spec, [Grid.of(MASK_GRID, lines)], spec.footnotes, MASK_ORIGIN)
 
 
 def _page(spec: DiagramsSpec, grids: Sequence[Grid], notes: Sequence[str], origin: str) -> Page:
@@ -126,7 +126,7 @@ def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None
 def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
     notes = [*legend("fitted" for form in forms if form.fitted), *spec.footnotes]
-    return _page(spec, [Grid.of(TREES, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
+    return _page(spec, [Grid.of(TREE_GRID, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
 
 
 def _line(form: VerificationDiagram) -> tuple[str, ...]:
@@ -134,9 +134,9 @@ def _line(form: VerificationDiagram) -> tuple[str, ...]:
     for path in form.paths:
         levels[len(path)] = levels.get(len(path), 0) + 1
     mark = signs(("fitted",)) if form.fitted else ""
-    width, *lengths, changed = (number for _, number in tree_figures(form).values())
+    width, *lengths, changed_nodes = (number for _, number in tree_figures(form).values())
     cells = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
-    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *cells, f"{changed:.0f}")
+    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *cells, f"{changed_nodes:.0f}")
 
 
 def _nodes(form: VerificationDiagram) -> Grid:
@@ -145,4 +145,4 @@ def _nodes(form: VerificationDiagram) -> Grid:
         accuracy, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
         marks = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
         lines.append((".".join(map(str, path)), f"{accuracy:.3f}", f"{value:.3f}", *marks))
-    return Grid.of({f"{form.name}: node": "l", **NODES}, lines)
+    return Grid.of({f"{form.name}: node": "l", **NODE_GRID}, lines)

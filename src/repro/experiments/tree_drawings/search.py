@@ -56,13 +56,13 @@ def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = read_ranks) -
         recorded_ranks = ranks_of(spec.checkpoint)
         calibration = Calibration.of(recorded_ranks.first(spec.heads or recorded_ranks.heads))
     accuracies, ranks = calibration.accuracies, calibration.ranks
-    before, tree = estimate_tree(accuracies, spec.width), search_tree(calibration, spec.width)
+    estimated_tree, tree = estimate_tree(accuracies, spec.width), search_tree(calibration, spec.width)
     return VerificationDiagram(
         spec.name,
         tree.paths,
-        before.paths,
+        estimated_tree.paths,
         accuracies,
-        (expected_acceptance(before, accuracies), expected_acceptance(tree, accuracies)),
-        (measured_acceptance(before, ranks), measured_acceptance(tree, ranks)) if ranks else None,
+        (expected_acceptance(estimated_tree, accuracies), expected_acceptance(tree, accuracies)),
+        (measured_acceptance(estimated_tree, ranks), measured_acceptance(tree, ranks)) if ranks else None,
         bool(spec.match),
     )

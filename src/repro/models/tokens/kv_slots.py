@@ -28,10 +28,10 @@ class Lineage:
         self.length = 0
         self._branches: dict[Prefix, int] = {}
         self._fresh = True
-        self._outside = outside
+        self._outside_phases = outside
 
     def __contains__(self, prefix: Prefix) -> bool:
-        return prefix.length <= self._outside or prefix in self._branches or self._on_trunk(prefix)
+        return prefix.length <= self._outside_phases or prefix in self._branches or self._on_trunk(prefix)
 
     def _on_trunk(self, prefix: Prefix) -> bool:
         return not self._fresh and self.trunk.starts_with(prefix)
@@ -140,7 +140,7 @@ class Lineage:
 
     def _slots(self, length: int) -> int:
         """Slots taken by the first `length` tokens of a sequence."""
-        return max(0, length - self._outside)
+        return max(0, length - self._outside_phases)
 
     def _rearrange(
         self, trunk: Prefix, base: int, line: list[Prefix], ahead: list[Prefix]

@@ -32,7 +32,7 @@ from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import column_draws
 from repro.reports.tables.bands import FigureId, band_range, read_draws
-from repro.reports.tables.build import SHORT
+from repro.reports.tables.build import SHORT_LENGTH
 from repro.reports.tables.table import MARKS
 
 Line = Mapping[str, str]
@@ -42,7 +42,7 @@ CLAIM = "claim"
 """Value of the `column` field of a claim in a CSV file."""
 
 
-QUOTIENTS = ("quotient", "gain_quotient")
+QUOTIENT_TAKES = ("quotient", "gain_quotient")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ClaimSpec:
     def __post_init__(self) -> None:
         if bool(self.absent) == bool(self.tables) or bool(self.tables) != bool(self.columns):
             raise InputError(f"claim {self.id!r} needs either `tables` and `columns`, or `absent`")
-        if self.take in QUOTIENTS and len(self.rows) != 2:
+        if self.take in QUOTIENT_TAKES and len(self.rows) != 2:
             raise InputError(f"claim {self.id!r} takes a quotient of two `rows`, and names {len(self.rows)}")
 
 
@@ -106,17 +106,17 @@ class ClaimsSpec:
 
 def expand_claims(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A section with one entry for each claim, whole ids and tables, and no groups of rows."""
-    other_claim = {name: value for name, value in section.items() if name not in ("rows", "claims")}
+    other_entries = {name: value for name, value in section.items() if name not in ("rows", "claims")}
     entries, groups = section.get("claims") or (), dict(section.get("rows") or {})
     where = f"table {experiment!r}"
     folder = experiment.rpartition("/")[0]
     paper = str(section.get("paper", folder))
     claims = [claim for entry in entries for claim in expand_entry(entry, folder, paper, groups, where)]
-    return {**other_claim, "claims": claims}
+    return {**other_entries, "claims": claims}
 
 
-LISTS = ("tables", "columns", "rows")
-UNPREFIXED = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
+LIST_FIELDS = ("tables", "columns", "rows")
+UNPREFIXED_ID = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 """How an id begins that lacks the paper's name."""
 
 
@@ -127,13 +127,13 @@ def expand_entry(
     if not isinstance(entry, Mapping) or ("id" in entry) == ("ids" in entry):
         raise InputError(f"{where}: {entry!r} must be a claim with `id`, or several with `ids`")
     claim = {name: value for name, value in entry.items() if name not in ("id", "ids")}
-    for name in LISTS:
+    for name in LIST_FIELDS:
         if isinstance(claim.get(name), str):
             claim[name] = [claim[name]]
     claim["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in claim.get("tables", ())]
     claim["rows"] = [row for name in claim.get("rows", ()) for row in groups.get(name, [name])]
     names = [entry["id"]] if "id" in entry else entry["ids"]
-    return [{"id": f"{paper}.{n}" if UNPREFIXED.match(str(n)) else n, **claim} for n in names]
+    return [{"id": f"{paper}.{n}" if UNPREFIXED_ID.match(str(n)) else n, **claim} for n in names]
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,12 @@ class _Figures:
                 ends_in(self.lines[0], *fields) for fields in (("low", "high"), ("band_low", "band_high"))
             )
             return (Figure(float(values[0]), *ends),)
-        over_prompts, over_machines = self._reduce(self._prompt_draws()), self._reduce(self._machine_draws())
+        prompt_draws, machine_draws = self._reduce(self._prompt_draws()), self._reduce(self._machine_draws())
         return tuple(
             Figure(
                 float(value),
-                ends_of(over_prompts[index]) if over_prompts else None,
-                band_range(over_machines[index], float(value)) if over_machines else None,
+                ends_of(prompt_draws[index]) if prompt_draws else None,
+                band_range(machine_draws[index], float(value)) if machine_draws else None,
             )
             for index, value in enumerate(values_shown)
         )
@@ -216,17 +216,17 @@ class _Figures:
 
     def _machine_draws(self) -> list[Array]:
         """The values of all lines on the same drawn machines; none if those of one are not known."""
-        machines = [] if self.draws is None else self.draws.machine_draws(self.lines)
-        draws = [values for values in machines if values is not None]
-        fewest = min(map(len, draws), default=0)
-        return [values[:fewest] for values in draws] if len(draws) == len(self.lines) else []
+        draws_by_line = [] if self.draws is None else self.draws.machine_draws(self.lines)
+        draws = [values for values in draws_by_line if values is not None]
+        draw_count = min(map(len, draws), default=0)
+        return [values[:draw_count] for values in draws] if len(draws) == len(self.lines) else []
 
     def _reduce(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
         """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
         if not values:
             return None
-        if self.spec.take not in QUOTIENTS:
-            return TAKE[self.spec.take](np.array(values))
+        if self.spec.take not in QUOTIENT_TAKES:
+            return REDUCTIONS[self.spec.take](np.array(values))
         values_by_row = [
             [value for line, value in zip(self.lines, values, strict=True) if fnmatchcase(line["id"], row)]
             for row in self.spec.rows
@@ -234,13 +234,13 @@ class _Figures:
         if not all(values_by_row):
             return None
         subtrahend = 1.0 if self.spec.take == "gain_quotient" else 0.0
-        above, below = (np.mean(part, axis=0) - subtrahend for part in values_by_row)
-        if np.min(below) <= 0 <= np.max(below):
+        numerators, denominators = (np.mean(row_values, axis=0) - subtrahend for row_values in values_by_row)
+        if np.min(denominators) <= 0 <= np.max(denominators):
             return None  # what is divided by may be 0
-        return (above / below,) * 2
+        return (numerators / denominators,) * 2
 
 
-TAKE: dict[str, Callable[[Array], tuple[Any, Any]]] = {
+REDUCTIONS: dict[str, Callable[[Array], tuple[Any, Any]]] = {
     "only": lambda values: (values[0],) * 2,
     "min": lambda values: (values.min(0),) * 2,
     "max": lambda values: (values.max(0),) * 2,
@@ -295,16 +295,16 @@ def claims_of(
 
 def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:
     """Check that every number of the paper's prose is listed once, and none of another paper's."""
-    count = Counter(claim.id for claim in spec.claims)
-    for name in count:
+    id_counts = Counter(claim.id for claim in spec.claims)
+    for name in id_counts:
         find(cells, name)
-    prose = [
+    prose_ids = [
         cell.id for cell in cells.values() if cell.paper == spec.paper and is_prose(cell) and not cell.same_as
     ]
     names_by_verb = {
-        "lack": [name for name in prose if not count[name]],
-        "repeat": [name for name in count if count[name] > 1],
-        "have, though it is of another paper,": [n for n in count if cells[n].paper != spec.paper],
+        "lack": [name for name in prose_ids if not id_counts[name]],
+        "repeat": [name for name in id_counts if id_counts[name] > 1],
+        "have, though it is of another paper,": [n for n in id_counts if cells[n].paper != spec.paper],
     }
     complaints = [f"the claims {verb} {', '.join(names)}" for verb, names in names_by_verb.items() if names]
     if complaints:
@@ -316,11 +316,11 @@ def is_prose(cell: PublishedCell) -> bool:
     return cell.artifact == "text" or ".text." in cell.id
 
 
-def read_table(path: Path, asides: bool = False) -> list[Line]:
+def read_table(path: Path, with_asides: bool = False) -> list[Line]:
     """Lines of a table's CSV file, `aside` values only if wanted; empty if the CSV file is not a table."""
     with csv_reader(path) as reader:
         is_table = {"id", "column", "ours", "reference"} <= set(reader.fieldnames or ())
-        return [line for line in reader if is_table and (asides or line["column"] != "aside")]
+        return [line for line in reader if is_table and (with_asides or line["column"] != "aside")]
 
 
 def _claim(
@@ -330,31 +330,31 @@ def _claim(
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])
     rows = spec.rows or ("*",)
-    selected = [x for x in lines if _fits(x["column"], spec.columns) and _fits(x["id"], rows)]
-    figures = [line for line in selected if line["ours"]]
-    if len(units := {line["unit"] for line in figures}) > 1:
+    selected_lines = [x for x in lines if _fits(x["column"], spec.columns) and _fits(x["id"], rows)]
+    figure_lines = [line for line in selected_lines if line["ours"]]
+    if len(units := {line["unit"] for line in figure_lines}) > 1:
         raise InputError(f"claim {spec.id!r} takes figures in {', '.join(sorted(map(repr, units)))}")
-    if spec.take == "only" and len(selected) > 1:
+    if spec.take == "only" and len(selected_lines) > 1:
         raise InputError(
-            f"claim {spec.id!r} takes the only figure of {len(selected)}; name its row, or take others"
+            f"claim {spec.id!r} takes the only figure of {len(selected_lines)}; name its row, or take others"
         )
-    unit = units.pop() if units and spec.take not in QUOTIENTS else cell.unit
-    marks = {mark for line in figures for mark in line["marks"].split()} - {"off"}
-    marks |= {"fitted"} if figures and cell.determined else set()
+    unit = units.pop() if units and spec.take not in QUOTIENT_TAKES else cell.unit
+    marks = {mark for line in figure_lines for mark in line["marks"].split()} - {"off"}
+    marks |= {"fitted"} if figure_lines and cell.determined else set()
     comparison = Comparison(
         cell=cell,
         published=in_unit(cell, unit, f"our figures for it, in {', '.join(spec.tables)},"),
         unit=unit,
-        ours=_Figures(spec, figures, draws).figures(),
-        n=max((int(line["n"]) for line in figures if line.get("n")), default=None),
+        ours=_Figures(spec, figure_lines, draws).figures(),
+        n=max((int(line["n"]) for line in figure_lines if line.get("n")), default=None),
         marks=tuple(mark for mark in MARKS if mark in marks),
         column=CLAIM,
         row=cell.id,
-        cells=_keys(figures, "cell"),
-        baseline=_keys(figures, "baseline"),
-        certain=DERIVED if figures and all(_has_reference(line, lines) for line in figures) else "",
+        cells=_keys(figure_lines, "cell"),
+        baseline=_keys(figure_lines, "baseline"),
+        certain=DERIVED if figure_lines and all(_has_reference(line, lines) for line in figure_lines) else "",
     )
-    return Claim(spec, comparison, tuple(figures), len(selected) - len(figures))
+    return Claim(spec, comparison, tuple(figure_lines), len(selected_lines) - len(figure_lines))
 
 
 def _keys(lines: Iterable[Line], field: str) -> tuple[str, ...]:
@@ -395,9 +395,9 @@ class CommittedDraws:
     def prompt_draws(self, lines: Sequence[Line]) -> list[Array | None]:
         """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
         sides = [(self._cells(line, "cell"), self._cells(line, "baseline")) for line in lines]
-        draws = self.samples.together([record for side in sides for records in side for record in records])
+        samples = self.samples.together([record for side in sides for records in side for record in records])
         return [
-            column_draws(self._columns_of(line["table"])[line["column"]], records, baseline, draws)
+            column_draws(self._columns_of(line["table"])[line["column"]], records, baseline, samples)
             if records
             else None
             for line, (records, baseline) in zip(lines, sides, strict=True)
@@ -407,12 +407,14 @@ class CommittedDraws:
         """Each line's figure on each drawn machine; None if its table has no band of its cells."""
         addresses = [(line["table"], line["id"], line["column"]) for line in lines]
         return [
-            np.array(self._drawn[address]) if line.get("band_low") and address in self._drawn else None
+            np.array(self._draws_by_figure[address])
+            if line.get("band_low") and address in self._draws_by_figure
+            else None
             for line, address in zip(lines, addresses, strict=True)
         ]
 
     @cached_property
-    def _drawn(self) -> Mapping[FigureId, tuple[float, ...]]:
+    def _draws_by_figure(self) -> Mapping[FigureId, tuple[float, ...]]:
         return read_draws(self.results.root)
 
     def _cells(self, line: Line, field: str) -> list[Record]:
@@ -423,7 +425,7 @@ class CommittedDraws:
     def _records(self, table: str) -> dict[str, Record]:
         """A table's records by the beginnings of their keys."""
         members = self.results.members(table)
-        return {record.key[:SHORT]: record for record in self.results.records(members)}
+        return {record.key[:SHORT_LENGTH]: record for record in self.results.records(members)}
 
     def _columns(self, table: str) -> dict[str, ColumnSpec]:
         return {column.key: column for column in self.spec_of(table).columns}

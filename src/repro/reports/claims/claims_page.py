@@ -12,16 +12,16 @@ from pathlib import Path
 
 from repro.core.digits import csv_of
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, CommittedDraws, compare
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Comparison, Ends
+from repro.reports.comparison.comparison import POINT_LIMIT, TOLERANCE, Comparison, Ends
 from repro.reports.comparison.frame import sentences, to_frame
-from repro.reports.files import USUAL, write_page
+from repro.reports.files import USUAL_FORMATS, write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, range_words, signs, three_digits, with_unit
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.tables.how_made import OF_TABLES
+from repro.reports.tables.how_made import TABLES_LINE
 from repro.reports.tables.table import legend
 
-HEADINGS = {"claim": "p", "where": "l", "paper": "r", "ours": "r", "n": "r"}
-HEADINGS |= dict.fromkeys(("distance", "verdict", "from"), "l")
+ALIGNMENTS = {"claim": "p", "where": "l", "paper": "r", "ours": "r", "n": "r"}
+ALIGNMENTS |= dict.fromkeys(("distance", "verdict", "from"), "l")
 """Of the page's table, with their alignments."""
 
 
@@ -30,7 +30,7 @@ def write_claims(
     tables: Path,
     cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
-    formats: Collection[str] = USUAL,
+    formats: Collection[str] = USUAL_FORMATS,
     draws: CommittedDraws | None = None,
     out: Path | None = None,
 ) -> tuple[Page, dict[str, Path]]:
@@ -52,21 +52,21 @@ def write_claims(
         InputError: as `compare`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
     claims = compare(spec, tables, cells, draws)
-    claims_page, csv = page(spec, claims), partial(to_csv, claims)
-    return claims_page, write_page(claims_page, csv, [spec.paper], out or tables, bibliography, formats)
+    claims_page, make_csv = page(spec, claims), partial(to_csv, claims)
+    return claims_page, write_page(claims_page, make_csv, [spec.paper], out or tables, bibliography, formats)
 
 
 def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     """The claims as a page with one table."""
     footnotes = list(spec.footnotes)
     lines = tuple(_line(claim, footnotes) for claim in claims)
-    notes = [OF_TABLES, *legend(mark for claim in claims for mark in claim.comparison.marks)]
+    notes = [TABLES_LINE, *legend(mark for claim in claims for mark in claim.comparison.marks)]
     notes += [f"[{i}] {text}" for i, text in enumerate(footnotes, 1)]
     notes += _summary(claims)
     commits, date = origin(claims)
     command = f"python -m repro experiment={spec.experiment}"
     notes.append(f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command}`.")
-    return Page(spec.experiment, spec.title, (Grid.of(HEADINGS, lines),), tuple(notes))
+    return Page(spec.experiment, spec.title, (Grid.of(ALIGNMENTS, lines),), tuple(notes))
 
 
 def claim_text(cell: PublishedCell) -> str:
@@ -74,8 +74,8 @@ def claim_text(cell: PublishedCell) -> str:
     quantity = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model
     parts = (quantity, cell.device, models, cell.dataset, cell.condition)
-    about = f"{cell.system}: " if cell.system else ""
-    return about + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in parts if part)
+    system_prefix = f"{cell.system}: " if cell.system else ""
+    return system_prefix + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in parts if part)
 
 
 def to_csv(claims: Sequence[Claim]) -> str:
@@ -123,8 +123,8 @@ def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:
     known_ends = [end for end in ends if end is not None]
     if not known_ends or len(known_ends) < len(ends):
         return dict.fromkeys(fields)
-    inner = (known_ends[0][1], known_ends[-1][0]) if len(known_ends) > 1 else (None, None)
-    return dict(zip(fields, (known_ends[0][0], *inner, known_ends[-1][1]), strict=True))
+    inner_ends = (known_ends[0][1], known_ends[-1][0]) if len(known_ends) > 1 else (None, None)
+    return dict(zip(fields, (known_ends[0][0], *inner_ends, known_ends[-1][1]), strict=True))
 
 
 def _remarks(claim: Claim) -> list[str]:
@@ -177,7 +177,7 @@ def _number(text: str, footnotes: list[str]) -> int:
 
 def ends(low: float | None, high: float | None) -> str:
     """A value, range or bound with three significant digits."""
-    return range_words(low, high, three_digits, negative="–")
+    return range_words(low, high, three_digits, negative_joiner="–")
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:
@@ -188,6 +188,6 @@ def _summary(claims: Sequence[Claim]) -> list[str]:
         f"Of {len(claims)} claims {verdicts['holds']} hold, {verdicts['fails']} fail, "
         f"{verdicts['undetermined']} are undetermined, {verdicts[None]} have no figure. By our figures alone "
         f"{points['holds']} hold and {points['fails']} fail. A printed number holds within {TOLERANCE:.0%}, "
-        f"an accuracy within {POINTS:.0f} points."
+        f"an accuracy within {POINT_LIMIT:.0f} points."
     ]
     return lines + sentences(to_frame(comparisons))

@@ -19,25 +19,25 @@ COUNT = "a count that the configuration states"
 REPEATED = "repeated: the same printed value beside the same figure"
 DERIVED = "derived: it follows from figures that are compared themselves"
 
-CLOSE = 1e-6
+RELATIVE_TOLERANCE = 1e-6
 """Largest relative difference of a figure from what it is derived as."""
 
 
 def _lossless(c: Comparison) -> bool:
-    full = c.published.low == c.published.high == 100.0
-    return c.cell.metric == "rouge_l" and full and all(figure.value == 100.0 for figure in c.ours)
+    is_full = c.published.low == c.published.high == 100.0
+    return c.cell.metric == "rouge_l" and is_full and all(figure.value == 100.0 for figure in c.ours)
 
 
 def _width_one(c: Comparison) -> bool:
-    narrow = c.cell.conditions.get("width") == "1"
-    return c.cell.metric == "acceptance_length" and narrow and all(f.value == 1.0 for f in c.ours)
+    has_width_one = c.cell.conditions.get("width") == "1"
+    return c.cell.metric == "acceptance_length" and has_width_one and all(f.value == 1.0 for f in c.ours)
 
 
 def _count(c: Comparison) -> bool:
     return c.cell.unit in ("subgraphs", "layers", "domains", "runs", "lines", "types")
 
 
-BY_CONSTRUCTION: Mapping[str, Callable[[Comparison], bool]] = {
+CONSTRUCTION_RULES: Mapping[str, Callable[[Comparison], bool]] = {
     LOSSLESS: _lossless,
     WIDTH_ONE: _width_one,
     COUNT: _count,
@@ -61,20 +61,20 @@ def find_certain(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return results
 
 
-def _reason(comparison: Comparison, singles: Mapping[str, Sequence[Comparison]], repeated: bool) -> str:
+def _reason(comparison: Comparison, singles: Mapping[str, Sequence[Comparison]], is_repeated: bool) -> str:
     if not comparison.ours:
         return ""
-    for reason, rule in BY_CONSTRUCTION.items():
+    for reason, rule in CONSTRUCTION_RULES.items():
         if rule(comparison):
             return reason
-    return REPEATED if repeated else DERIVED if _is_derived(comparison, singles) else ""
+    return REPEATED if is_repeated else DERIVED if _is_derived(comparison, singles) else ""
 
 
 def _identity(comparison: Comparison) -> tuple[object, ...]:
     """Equal for comparisons of the same printed value with the same figure of a paper."""
-    version = comparison.cell.paper.removesuffix("_v2")
+    paper = comparison.cell.paper.removesuffix("_v2")
     return (
-        version,
+        paper,
         comparison.unit,
         comparison.published.low,
         comparison.published.high,
@@ -86,8 +86,8 @@ def _singles(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
     """Comparisons that can count of single cells' own figures, by the cell."""
     by_cell: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        single = len(comparison.cells) == len(comparison.ours) == 1 and not comparison.baseline
-        if single and not comparison.published.bound:
+        is_single = len(comparison.cells) == len(comparison.ours) == 1 and not comparison.baseline
+        if is_single and not comparison.published.bound:
             by_cell.setdefault(comparison.cells[0], []).append(comparison)
     return by_cell
 
@@ -98,31 +98,36 @@ def _is_derived(comparison: Comparison, singles: Mapping[str, Sequence[Compariso
     if len(comparison.ours) != 1 or len({*keys}) < 2:
         return False
     ours, paper = comparison.ours[0].value, comparison.cell.paper
-    parts = [[c for c in singles.get(key, ()) if c.cell.paper == paper] for key in keys]
-    metrics = set.intersection(*({c.cell.metric for c in part} for part in parts)) if all(parts) else set()
+    groups = [[c for c in singles.get(key, ()) if c.cell.paper == paper] for key in keys]
+    metrics = set.intersection(*({c.cell.metric for c in part} for part in groups)) if all(groups) else set()
     for metric in metrics:
-        values = [next(c for c in part if c.cell.metric == metric).ours[0].value for part in parts]
-        first, second = values[: len(comparison.cells)], values[len(comparison.cells) :]
-        if any(math.isclose(ours, mean, rel_tol=CLOSE, abs_tol=1e-9) for mean in _combine(first, second)):
+        values = [next(c for c in part if c.cell.metric == metric).ours[0].value for part in groups]
+        numbers, bases = values[: len(comparison.cells)], values[len(comparison.cells) :]
+        if any(
+            math.isclose(ours, mean, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-9)
+            for mean in _combine(numbers, bases)
+        ):
             return True
     return False
 
 
-def _combine(first: Sequence[float], second: Sequence[float]) -> list[float]:
+def _combine(values: Sequence[float], base_values: Sequence[float]) -> list[float]:
     """Means of figures, or of what compares them with the others one by one."""
-    if not second:
-        return _means(first)
-    if len(second) == 1:
-        second = [*second] * len(first)
-    if len(first) != len(second):
+    if not base_values:
+        return _means(values)
+    if len(base_values) == 1:
+        base_values = [*base_values] * len(values)
+    if len(values) != len(base_values):
         return []
-    pairs = list(zip(first, second, strict=True))
-    ways: list[list[float]] = [[a - b for a, b in pairs]]
+    pairs = list(zip(values, base_values, strict=True))
+    series: list[list[float]] = [[a - b for a, b in pairs]]
     if all(a and b for a, b in pairs):
         ratios = [a / b for a, b in pairs]
-        ways += [ratios, [1 / ratio for ratio in ratios]]
-        ways += [[sign * 100 * (1 - ratio) for ratio in way] for way, sign in product(ways[1:], (1, -1))]
-    return [mean for way in ways for mean in _means(way)]
+        series += [ratios, [1 / ratio for ratio in ratios]]
+        series += [
+            [sign * 100 * (1 - ratio) for ratio in terms] for terms, sign in product(series[1:], (1, -1))
+        ]
+    return [mean for terms in series for mean in _means(terms)]
 
 
 def _means(values: Sequence[float]) -> list[float]:

@@ -23,10 +23,10 @@ Verdict = Literal["holds", "fails", "undetermined"]
 TOLERANCE = 0.10
 """Relative difference within which our figure agrees with a printed number."""
 
-POINTS = 2.0
+POINT_LIMIT = 2.0
 """The same of accuracies, in percentage points."""
 
-ACCURACIES = ("accuracy", "rouge_l", "draft_token_correctness", "accepted_token_retention")
+ACCURACY_METRICS = ("accuracy", "rouge_l", "draft_token_correctness", "accepted_token_retention")
 """Beginnings of the metrics whose errors are differences in points."""
 
 FAMILIES: Mapping[str, Callable[[PublishedCell], bool]] = {
@@ -68,8 +68,8 @@ class Published:
 
     def ratio(self, ours: float) -> float | None:
         """Ours over the nearest published number; None for a bound and a published zero."""
-        near = self.nearest(ours)
-        return ours / near if near else None
+        nearest = self.nearest(ours)
+        return ours / nearest if nearest else None
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class Comparison:
     @property
     def inside(self) -> bool:
         """Whether a range is published and ours lies in it."""
-        ends = self.published
+        published = self.published
         return (
             bool(self.ours)
-            and not ends.bound
-            and ends.low != ends.high
+            and not published.bound
+            and published.low != published.high
             and all(self._distance(figure.value) == 0 for figure in self.ours)
         )
 
@@ -214,9 +214,9 @@ class Comparison:
             return (
                 few if self.n is not None and self.n < FEWEST else "its parts by prompt, which are not kept"
             )
-        narrow = [f"more than the {self.n} prompts, rows or requests"] if self.n is not None else []
-        narrow += ["assumed numbers of the device"] if any(figure.band for figure in self.ours) else []
-        return " or ".join(narrow)
+        remedies = [f"more than the {self.n} prompts, rows or requests"] if self.n is not None else []
+        remedies += ["assumed numbers of the device"] if any(figure.band for figure in self.ours) else []
+        return " or ".join(remedies)
 
     @property
     def distance(self) -> str:
@@ -227,19 +227,19 @@ class Comparison:
             return "inside"
         if self.error is None:
             return self._to_bound() if self.published.bound else "printed as 0"
-        above = "above" if self.error > 0 else "below"
+        side = "above" if self.error > 0 else "below"
         if self.in_points:
-            return "equal" if self.error == 0 else f"{abs(self.error):.1f} points {above}"
-        return "equal" if self.error == 0 else f"{_percent(self.error)} {above}"
+            return "equal" if self.error == 0 else f"{abs(self.error):.1f} points {side}"
+        return "equal" if self.error == 0 else f"{_percent(self.error)} {side}"
 
     def _distance(self, value: float) -> float | None:
         """From the nearest published number to a value: relative or in points; None of a published zero."""
-        near = self.published.nearest(value)
-        if near is None or self.in_points:
-            return None if near is None else value - near
-        if near == value and self.published.low != self.published.high:
+        nearest = self.published.nearest(value)
+        if nearest is None or self.in_points:
+            return None if nearest is None else value - nearest
+        if nearest == value and self.published.low != self.published.high:
             return 0.0
-        return None if near == 0 else (value - near) / abs(near)
+        return None if nearest == 0 else (value - nearest) / abs(nearest)
 
     @property
     def _is_up_to(self) -> bool:
@@ -248,18 +248,18 @@ class Comparison:
 
     def _about(self, value: float) -> Ends:
         """The numbers that agree with a printed one."""
-        room = POINTS if self.in_points else abs(value) * TOLERANCE
-        return value - room, value + room
+        tolerance = POINT_LIMIT if self.in_points else abs(value) * TOLERANCE
+        return value - tolerance, value + tolerance
 
     def _to_bound(self) -> str:
         low, high = self.published.low, self.published.high
         bound, value = (high, self.ours[-1].value) if high is not None else (low, self.ours[0].value)
         if not bound:
             return "bound kept" if self.point == "holds" else "bound broken"
-        part = value / bound
+        ratio = value / bound
         if high is not None and self._is_up_to:
-            return f"reaches {part:.0%} of it"
-        return "bound kept" if self.point == "holds" else f"bound broken, {_percent(part - 1)} beyond"
+            return f"reaches {ratio:.0%} of it"
+        return "bound kept" if self.point == "holds" else f"bound broken, {_percent(ratio - 1)} beyond"
 
 
 MISS = 0.25
@@ -271,7 +271,7 @@ MISS_POINTS = 10.0
 
 def is_accuracy(cell: PublishedCell) -> bool:
     """Whether errors of a published value are differences in points."""
-    return cell.metric.startswith(ACCURACIES) and cell.unit in ("%", "percentage_point")
+    return cell.metric.startswith(ACCURACY_METRICS) and cell.unit in ("%", "percentage_point")
 
 
 def family(cell: PublishedCell) -> str:
@@ -279,8 +279,8 @@ def family(cell: PublishedCell) -> str:
     return next(name for name, belongs in FAMILIES.items() if belongs(cell))
 
 
-def _verdict(reach: Ends, statement: Ends) -> Verdict:
-    (low, high), (least, most) = reach, statement
+def _verdict(hull: Ends, statement: Ends) -> Verdict:
+    (low, high), (least, most) = hull, statement
     if least <= low and high <= most:
         return "holds"
     return "fails" if high < least or low > most else "undetermined"
@@ -300,8 +300,8 @@ def _percent(share: float) -> str:
 
 def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
     """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""
-    times = factor(cell.unit, unit)
-    if times is None:
+    multiplier = factor(cell.unit, unit)
+    if multiplier is None:
         raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
-    low, high = (None if value is None else value * times for value in (cell.value_low, cell.value_high))
+    low, high = (None if value is None else value * multiplier for value in (cell.value_low, cell.value_high))
     return Published(cell.id, low, high)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from repro.libraries import pd
-from repro.reports.comparison.comparison import POINTS, Comparison, family
+from repro.reports.comparison.comparison import POINT_LIMIT, Comparison, family
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""
 
-MEDIANS = {
+MEDIAN_SENTENCES = {
     0: "Against the paper, over {n} that can miss: median error {median:.1%}, worst {worst:.1%} ({id}).",
     1: "Accuracies, over {n} that can miss: median difference {median:.1f} points, most {worst:.1f} ({id}).",
 }
@@ -33,8 +33,8 @@ GROUPS = {
 }
 """How comparisons count; each is in one group."""
 
-COUNTED = ("relative", "points")
-WORST_FIRST = (*COUNTED, "fitted", "contradicted")
+COUNTED_GROUPS = ("relative", "points")
+WORST_FIRST_GROUPS = (*COUNTED_GROUPS, "fitted", "contradicted")
 
 SCHEMA: Mapping[str, tuple[str, Callable[[Comparison], Any]]] = {
     "id": ("of the published value", lambda c: c.cell.id),
@@ -73,19 +73,21 @@ def to_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=[*SCHEMA], dtype=object)
     frame = frame.astype({"missed": bool, "can_miss": bool})
     frame["size"] = frame["error"].astype(float).abs()
-    worst = frame["group"].isin(WORST_FIRST)
-    order = {"group": frame["group"].map([*GROUPS].index), "size": -frame["size"].fillna(0).where(worst, 0)}
-    order |= {name: frame[name].where(worst, "") for name in ("id", "table", "row")}
+    by_size = frame["group"].isin(WORST_FIRST_GROUPS)
+    order = {"group": frame["group"].map([*GROUPS].index), "size": -frame["size"].fillna(0).where(by_size, 0)}
+    order |= {name: frame[name].where(by_size, "") for name in ("id", "table", "row")}
     return frame.loc[pd.DataFrame(order).sort_values([*order], kind="stable").index]
 
 
-def _interval(c: Comparison) -> tuple[float | None, float | None]:
-    return (c.ours[0].interval if len(c.ours) == 1 else None) or (None, None)
+def _interval(comparison: Comparison) -> tuple[float | None, float | None]:
+    return (comparison.ours[0].interval if len(comparison.ours) == 1 else None) or (None, None)
 
 
 def _counts(c: Comparison) -> bool:
-    kind = group(c)
-    return kind in COUNTED or (kind == "contradicted" and c.error is not None and not c.inside)
+    group_name = group(c)
+    return group_name in COUNTED_GROUPS or (
+        group_name == "contradicted" and c.error is not None and not c.inside
+    )
 
 
 def group(comparison: Comparison) -> str:
@@ -120,30 +122,30 @@ def of_group(frame: pd.DataFrame, *groups: str) -> pd.DataFrame:
 
 def fitted_misses(frame: pd.DataFrame) -> pd.DataFrame:
     """Fitted ones that are off by more than a tenth, or more points than agree."""
-    least = frame["in_points"].map({0: FITTED_MISS, 1: POINTS})
-    return frame[(frame["group"] == "fitted") & (frame["size"] > least)]
+    least_miss = frame["in_points"].map({0: FITTED_MISS, 1: POINT_LIMIT})
+    return frame[(frame["group"] == "fitted") & (frame["size"] > least_miss)]
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
     """The counts and errors in sentences, for the notes of a page."""
-    can_miss, counts = frame[frame["can_miss"]], frame["group"].value_counts()
+    can_miss, tallies = frame[frame["can_miss"]], frame["group"].value_counts()
     lines = [*_medians(can_miss)]
-    if aside := counts.get("contradicted", 0):
-        without = median(of_group(frame, "relative"))
+    if set_aside_count := tallies.get("contradicted", 0):
+        rest_median = median(of_group(frame, "relative"))
         lines.append(
-            f"Of {_times(aside, 'figure')} the paper's own numbers exclude the printed value "
+            f"Of {_times(set_aside_count, 'figure')} the paper's own numbers exclude the printed value "
             "(results/errata.md)"
-            + ("." if without is None else f"; without them the median error is {without:.1%}.")
+            + ("." if rest_median is None else f"; without them the median error is {rest_median:.1%}.")
         )
     group_words = {"inside": "inside a published range", "kept": "bound met", "broken": "bound broken"}
     group_words["fitted"] = "fitted"
-    if other_counts := [f"{counts[name]} {word}" for name, word in group_words.items() if name in counts]:
+    if other_counts := [f"{tallies[name]} {word}" for name, word in group_words.items() if name in tallies]:
         lines.append(f"Apart from these: {', '.join(other_counts)}.")
     if len(misses := fitted_misses(frame)):
-        off = ", ".join(misses["id"][:5] + " (" + misses["distance"][:5] + ")")
-        rest = f" and {len(misses) - 5} more" if len(misses) > 5 else ""
+        texts = ", ".join(misses["id"][:5] + " (" + misses["distance"][:5] + ")")
+        more = f" and {len(misses) - 5} more" if len(misses) > 5 else ""
         lines.append(
-            f"Fitted and yet off by more than {FITTED_MISS:.0%}, or {POINTS:.0f} points: {off}{rest}."
+            f"Fitted and yet off by more than {FITTED_MISS:.0%}, or {POINT_LIMIT:.0f} points: {texts}{more}."
         )
     reasons = of_group(frame, "certain")["certain"].replace("", "printed as 0, so that no ratio exists")
     tally = reasons.groupby(reasons, sort=False).size()
@@ -152,12 +154,12 @@ def sentences(frame: pd.DataFrame) -> list[str]:
 
 def _medians(can_miss: pd.DataFrame) -> Iterator[str]:
     """A sentence on each kind of errors."""
-    for in_points, sentence in MEDIANS.items():
-        of_kind = can_miss[can_miss["in_points"] == in_points]
-        if len(of_kind):
-            worst = of_kind.sort_values("size", ascending=False, kind="stable").iloc[0]
-            count = _times(len(of_kind), "figure")
-            yield sentence.format(n=count, median=median(of_kind), worst=worst["size"], id=worst["id"])
+    for in_points, sentence in MEDIAN_SENTENCES.items():
+        kind_frame = can_miss[can_miss["in_points"] == in_points]
+        if len(kind_frame):
+            top_row = kind_frame.sort_values("size", ascending=False, kind="stable").iloc[0]
+            count = _times(len(kind_frame), "figure")
+            yield sentence.format(n=count, median=median(kind_frame), worst=top_row["size"], id=top_row["id"])
 
 
 def _times(count: int, noun: str) -> str:

@@ -31,7 +31,7 @@ are given with it, first, and without. No proof are a mean above one of its part
 device or model, or of one that is not named, a number of other texts where the quantity depends on them,
 one reading of what the paper does not define, and a doubt.
 """
-PUBLISHED = re.compile(r"\{([\w.]+)(:high)?\}")
+PUBLISHED_VALUE = re.compile(r"\{([\w.]+)(:high)?\}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def write_errata(
 
     parts = [PREFACE]
     for paper, entries in groupby(errata, lambda erratum: erratum.paper):
-        lines = [f"- **{erratum.entry}.** {PUBLISHED.sub(value, erratum.says)}" for erratum in entries]
+        lines = [f"- **{erratum.entry}.** {PUBLISHED_VALUE.sub(value, erratum.says)}" for erratum in entries]
         parts += [f"## {systems[paper]}\n", "\n".join(lines), ""]
     write_atomically(folder / FILE, "\n".join(parts))
     return folder / FILE

@@ -18,18 +18,18 @@ from repro.libraries import pd
 from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, MISS, MISS_POINTS
-from repro.reports.comparison.frame import COUNTED, fitted_misses, of_group, sentences
-from repro.reports.fidelity.evidence import Reason, reason_of, record
+from repro.reports.comparison.frame import COUNTED_GROUPS, fitted_misses, of_group, sentences
+from repro.reports.fidelity.evidence import Reason, count_explained, reason_of
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import RULES, Skill, TrivialPredictor, skill
 from repro.reports.files import write_page
 from repro.reports.formats.layout import ABSENT, Grid, Page, signs, with_unit
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.tables.how_made import OF_TABLES
+from repro.reports.tables.how_made import TABLES_LINE
 
 UNEXPLAINED = "not explained"
 
-HEADINGS = {
+ALIGNMENTS = {
     "published value": "l",
     "in": "l",
     "row, column": "l",
@@ -95,7 +95,9 @@ def _kinds(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {name: part for name, part in by_family.items() if len(part)}
 
 
-def report(paper: str, pairs: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
+def report(
+    paper: str, comparisons: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence
+) -> Report:
     """The comparisons of all tables with a paper.
 
     Raises:
@@ -104,7 +106,7 @@ def report(paper: str, pairs: Comparisons, cells: Mapping[str, PublishedCell], e
     papers = {cell.paper for cell in cells.values()}
     if paper not in papers:
         raise InputError(unknown("paper", paper, papers))
-    frame = pairs.of(paper)
+    frame = comparisons.of(paper)
     if frame.empty:
         raise InputError(f"no table compares a figure with {paper}; make its tables first")
     skills = {
@@ -126,36 +128,38 @@ def _judge(frame: pd.DataFrame, skills: Mapping[str, Skill], evidence: Evidence)
         lines.append((*figures, floor, reason_of(comparison, evidence.reasons) or UNEXPLAINED))
     names = ("rule", "trivial", "trivial_error", "trivial_distance", "floor", "reason")
     judged = frame.join(pd.DataFrame(lines, columns=[*names], index=frame.index, dtype=object))
-    judged.loc[~judged["missed"] | ~judged["group"].isin(COUNTED), "reason"] = ""
+    judged.loc[~judged["missed"] | ~judged["group"].isin(COUNTED_GROUPS), "reason"] = ""
     return judged
 
 
 def page(report: Report, commits: str = "", date: str = "") -> Page:
     """The report as a page."""
     frame = report.frame
-    misses, counted = frame[frame["reason"] != ""], of_group(frame, *COUNTED)
+    misses, counted = frame[frame["reason"] != ""], of_group(frame, *COUNTED_GROUPS)
     grids = [
-        Grid.of({**HEADINGS, "reason": "p"}, [(*_cells(line), line.reason) for line in misses.itertuples()]),
+        Grid.of(
+            {**ALIGNMENTS, "reason": "p"}, [(*_cells(line), line.reason) for line in misses.itertuples()]
+        ),
         _grid("all that count, the worst first", counted),
     ]
-    by_title = {"broken bounds": of_group(frame, "broken"), "fitted, off by over 10%": fitted_misses(frame)}
-    grids += [_grid(title, part) for title, part in by_title.items() if len(part)]
-    if len(set_aside := of_group(frame, "contradicted")):
-        headings = {name: letter for name, letter in HEADINGS.items() if name != "trivial"}
+    titled = {"broken bounds": of_group(frame, "broken"), "fitted, off by over 10%": fitted_misses(frame)}
+    grids += [_grid(title, part) for title, part in titled.items() if len(part)]
+    if len(excluded := of_group(frame, "contradicted")):
+        headings = {name: alignment for name, alignment in ALIGNMENTS.items() if name != "trivial"}
         lines = [
             (*cells[:-2], cells[-1], line.compared.cell.contradicted)
-            for line, cells in zip(set_aside.itertuples(), map(_cells, set_aside.itertuples()), strict=True)
+            for line, cells in zip(excluded.itertuples(), map(_cells, excluded.itertuples()), strict=True)
         ]
         grids.append(Grid.of({**headings, "proof in results/errata.md": "l"}, lines))
-    if len(sure := of_group(frame, "certain")):
+    if len(fixed := of_group(frame, "certain")):
         headings = {"cannot miss, not counted": "l", "in": "l", "why": "p"}
-        grids.append(Grid.of(headings, sure[["id", "table", "certain"]].itertuples(index=False, name=None)))
+        grids.append(Grid.of(headings, fixed[["id", "table", "certain"]].itertuples(index=False, name=None)))
     if rules := _rules(report):
         headings = {"reason about": "l", "says that ours is": "l", "explains": "r", "contradicted by": "r"}
         grids.append(Grid.of({**headings, "reason": "p"}, rules))
     origin = f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(report.paper)}`."
     title = f"How far our figures for {report.paper} are off"
-    notes = (OF_TABLES, *_notes(report), origin)
+    notes = (TABLES_LINE, *_notes(report), origin)
     return Page(f"{report.paper}/errors", title, tuple(grids), notes, made_by_table=False)
 
 
@@ -167,18 +171,18 @@ def command(paper: str) -> str:
 def _notes(report: Report) -> list[str]:
     frame = report.frame
     misses = frame[frame["reason"] != ""]
-    notes, explained = sentences(frame), int((misses["reason"] != UNEXPLAINED).sum())
+    notes, explained_count = sentences(frame), int((misses["reason"] != UNEXPLAINED).sum())
     notes.append(
         f"{len(misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
-        f"table); {explained} of them have a reason, {len(misses) - explained} have none."
+        f"table); {explained_count} of them have a reason, {len(misses) - explained_count} have none."
     )
     notes += [_skill_sentence(name, kind_skill) for name, kind_skill in report.skills.items()]
     floored = frame[(frame["group"] == "relative") & frame["floor"].notna()]
     if len(floored):
-        below = int((floored["size"] <= floored["floor"].astype(float)).sum())
+        below_count = int((floored["size"] <= floored["floor"].astype(float)).sum())
         notes.append(
             f"Of {len(floored)} with a relative error the paper's own numbers contradict the printed one "
-            f"(`floor`, results/errata.md): {below} are off by no more than that."
+            f"(`floor`, results/errata.md): {below_count} are off by no more than that."
         )
     notes.append(f"{len(of_group(frame, 'absent'))} lines have no figure of ours.")
     return notes
@@ -196,18 +200,23 @@ def _skill_sentence(kind: str, best: Skill) -> str:
 
 
 def _rules(report: Report) -> list[tuple[str, ...]]:
-    comparisons, counted = report.frame["compared"], of_group(report.frame, *COUNTED)["compared"]
+    comparisons, counted = report.frame["compared"], of_group(report.frame, *COUNTED_GROUPS)["compared"]
     lines: list[tuple[str, ...]] = []
     for reason in report.evidence.reasons:
         if any(reason.covers(comparison.cell) for comparison in comparisons):
-            explained, against = record(reason, [*counted])
-            lines.append((reason.scope, reason.ours, str(explained), str(against), reason.why))
+            explained_count, contradicted_count = count_explained(reason, [*counted])
+            lines.append(
+                (reason.scope, reason.ours, str(explained_count), str(contradicted_count), reason.why)
+            )
     return lines
 
 
 def _grid(title: str, frame: pd.DataFrame) -> Grid:
-    first, *later = HEADINGS
-    headings = {f"{first}: {title}": HEADINGS[first], **{name: HEADINGS[name] for name in later}}
+    first_name, *names = ALIGNMENTS
+    headings = {
+        f"{first_name}: {title}": ALIGNMENTS[first_name],
+        **{name: ALIGNMENTS[name] for name in names},
+    }
     return Grid.of(headings, [_cells(line) for line in frame.itertuples()])
 
 

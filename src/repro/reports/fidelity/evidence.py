@@ -118,11 +118,11 @@ def readings(
                 if all(path_of(folder, table, "csv").is_file() for table in spec.tables):
                     alternatives.append((choice, alternative))
                     specs.append(spec)
-    by_claim: dict[str, list[ClaimReading]] = {}
+    all_readings: dict[str, list[ClaimReading]] = {}
     claims = claims_of(specs, folder, cells, draws)
     for (choice, alternative), claim in zip(alternatives, claims, strict=True):
-        by_claim.setdefault(claim.spec.id, []).append(ClaimReading(choice, alternative, claim.comparison))
-    return by_claim
+        all_readings.setdefault(claim.spec.id, []).append(ClaimReading(choice, alternative, claim.comparison))
+    return all_readings
 
 
 def envelop(comparison: Comparison, readings: Sequence[ClaimReading]) -> Comparison:
@@ -263,8 +263,8 @@ def reason_of(comparison: Comparison, reasons: Sequence[Reason]) -> str:
     return explanations[0].why if explanations else ""
 
 
-def record(reason: Reason, comparisons: Sequence[Comparison]) -> tuple[int, int]:
+def count_explained(reason: Reason, comparisons: Sequence[Comparison]) -> tuple[int, int]:
     """How many misses in its scope a reason explains, and how many contradict it."""
     misses = [c for c in comparisons if c.is_miss and reason.covers(c.cell)]
-    explained = sum(map(reason.explains, misses))
-    return explained, len(misses) - explained
+    explained_count = sum(map(reason.explains, misses))
+    return explained_count, len(misses) - explained_count

@@ -14,7 +14,7 @@ from pathlib import Path
 from repro.libraries import jinja2, pd
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends, figures_text
-from repro.reports.comparison.comparison import POINTS, TOLERANCE, Comparison
+from repro.reports.comparison.comparison import POINT_LIMIT, TOLERANCE, Comparison
 from repro.reports.comparison.frame import fitted_misses, median, of_group
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.evidence import ClaimReading, Headlines, PaperChoice, deciding_readings, envelop
@@ -31,10 +31,10 @@ TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
 IN_SHORT = "In short"
 """The heading of what README shows of the page."""
-VERDICTS = {"holds": "hold", "fails": "fail", "undetermined": "open", "fitted": "fitted"}
+VERDICT_WORDS = {"holds": "hold", "fails": "fail", "undetermined": "open", "fitted": "fitted"}
 """Verdicts on a headline claim with what a paper's claims are called that have it."""
 
-STAND_INS = {
+STAND_IN_WORDS = {
     "proxy": "a smaller model's weights",
     "costs_only": "costs only, no weights",
     "dequantized": "dequantized weights",
@@ -54,8 +54,8 @@ def write_fidelity(
     choices: Sequence[PaperChoice],
     readings: Mapping[str, Sequence[ClaimReading]],
     records: Sequence[Record],
-    older: Collection[str],
-    draws: Mapping[str, int],
+    older_keys: Collection[str],
+    draw_counts: Mapping[str, int],
     folder: Path,
 ) -> Path:
     """Write the page into a folder.
@@ -63,24 +63,24 @@ def write_fidelity(
     `readings` are those of a claim under the alternatives of `choices`, by the claim's id; `draws` has the
     draws of each table's bands.
     """
-    about_claims, verdicts = _headlines(headlines, comparisons, readings)
+    headline_content, verdicts = _headlines(headlines, comparisons, readings)
     content = {
         "command": COMMAND,
         "in_short": IN_SHORT,
         "papers": _papers(reports, headlines, verdicts),
         "tolerance": f"{TOLERANCE:.0%}",
-        "points": f"{POINTS:.0f}",
-        "bands": _bands(draws),
+        "points": f"{POINT_LIMIT:.0f}",
+        "bands": _bands(draw_counts),
         "statuses": STATUSES,
         "rules": RULES,
-        "headlines": about_claims,
+        "headlines": headline_content,
         "coverage": _coverage(cells, comparisons, headlines),
         "errors": _errors(reports, headlines),
         "winners": _winners(reports, headlines),
         "undetermined": _verdict_table(reports),
         "stand_ins": _stand_ins(reports),
         "samples": _samples(reports),
-        "age": _age(records, older),
+        "age": _age(records, older_keys),
         "choices": _choices(choices, readings),
     }
     page = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
@@ -88,12 +88,12 @@ def write_fidelity(
     return folder / FILE
 
 
-def _bands(draws: Mapping[str, int]) -> str:
+def _bands(draw_counts: Mapping[str, int]) -> str:
     """What the bands in braces are, by table."""
-    tables: dict[str, list[str]] = {}
-    for table, count in draws.items():
-        tables.setdefault(draws_words(count), []).append(table)
-    return "; ".join(f"{text} for {', '.join(names)}" for text, names in tables.items())
+    tables_by_words: dict[str, list[str]] = {}
+    for table, count in draw_counts.items():
+        tables_by_words.setdefault(draws_words(count), []).append(table)
+    return "; ".join(f"{text} for {', '.join(names)}" for text, names in tables_by_words.items())
 
 
 def _headlines(
@@ -104,21 +104,21 @@ def _headlines(
     Returns:
         What the page says of them; by paper how many claims have which verdict over all alternatives.
     """
-    by_id, rows, verdicts_by_paper = comparisons.by_id(), [], dict[str, Counter[str]]()
+    comparisons_by_id, rows, verdicts_by_paper = comparisons.by_id(), [], dict[str, Counter[str]]()
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
-        comparison, of_claim = by_id.get(claim.id), readings.get(claim.id, ())
+        comparison, claim_readings = comparisons_by_id.get(claim.id), readings.get(claim.id, ())
         published, ours, n, distance = _figure_cells(comparison)
-        overall, as_chosen, alone, reach, choices = ("no figure", "no figure", "", "", "")
+        overall, as_chosen, point, span, choices = ("no figure", "no figure", "", "", "")
         if comparison is not None and comparison.ours:
-            verdicts = (envelop(comparison, of_claim).verdict, comparison.verdict, comparison.point)
-            overall, as_chosen, alone = ("fitted",) * 3 if comparison.cell.determined else map(str, verdicts)
-            reach, choices = _reach(comparison, of_claim), _decided_by(comparison, of_claim)
-        for counter, verdict in zip(counts.values(), (overall, as_chosen, alone), strict=True):
+            verdicts = (envelop(comparison, claim_readings).verdict, comparison.verdict, comparison.point)
+            overall, as_chosen, point = ("fitted",) * 3 if comparison.cell.determined else map(str, verdicts)
+            span, choices = _reach(comparison, claim_readings), _decided_by(comparison, claim_readings)
+        for counter, verdict in zip(counts.values(), (overall, as_chosen, point), strict=True):
             counter[verdict or "no figure"] += 1
         verdicts_by_paper.setdefault(claim.id.partition(".")[0], Counter())[overall] += 1
         rows.append(
-            (claim.says, published, ours, n, distance, alone, as_chosen, reach, overall, choices, claim.about)
+            (claim.says, published, ours, n, distance, point, as_chosen, span, overall, choices, claim.about)
         )
     tallies = [
         f"{scope}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
@@ -126,8 +126,8 @@ def _headlines(
     ]
     headings = ("claim", "paper", "ours", "n", "distance", "alone", "as chosen", "by alternatives", "verdict")
     table = markdown_table((*headings, "rests on", "what stands in"), rows)
-    about_all = {"number": len(headlines.claims), "counts": "; ".join(tallies), "table": table}
-    return about_all, verdicts_by_paper
+    content = {"number": len(headlines.claims), "counts": "; ".join(tallies), "table": table}
+    return content, verdicts_by_paper
 
 
 def _papers(
@@ -142,12 +142,12 @@ def _papers(
             rows.append(
                 (
                     headlines.systems[report.paper],
-                    *(counts.get(verdict, 0) for verdict in VERDICTS),
+                    *(counts.get(verdict, 0) for verdict in VERDICT_WORDS),
                     f"{_percent(median(frame))} ({len(frame)})",
                     f"{_percent(paper_skill.trivial)} ({paper_skill.n})" if paper_skill else "",
                 )
             )
-    headings = ("", *(f"claims that {word}" for word in list(VERDICTS.values())[:2]), "open", "fitted")
+    headings = ("", *(f"claims that {word}" for word in list(VERDICT_WORDS.values())[:2]), "open", "fitted")
     return markdown_table((*headings, "median error (n)", "of a trivial rule (n)"), rows)
 
 
@@ -163,21 +163,21 @@ def _decided_by(comparison: Comparison, readings: Sequence[ClaimReading]) -> str
     if not readings:
         return "no alternative"
     if not (deciders := deciding_readings(comparison, readings)):
-        reached = envelop(comparison, readings).verdict != comparison.verdict
+        is_reached = envelop(comparison, readings).verdict != comparison.verdict
         return f"none of {len(readings)} alternatives alone" + (
-            ", but their range reaches it" if reached else ""
+            ", but their range reaches it" if is_reached else ""
         )
-    farthest = [
-        max((r for r in deciders if r.choice.id == name), key=partial(_farthest, comparison))
+    farthest_readings = [
+        max((r for r in deciders if r.choice.id == name), key=partial(_difference, comparison))
         for name in dict.fromkeys(reading.choice.id for reading in deciders)
     ]
     return "; ".join(
         f"`{r.choice.id}` ({r.alternative.name}: {_our_range(r.comparison)}, {r.comparison.point})"
-        for r in farthest
+        for r in farthest_readings
     )
 
 
-def _farthest(comparison: Comparison, reading: ClaimReading) -> float:
+def _difference(comparison: Comparison, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
     return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
 
@@ -191,8 +191,8 @@ def _choices(
 ) -> dict[str, object]:
     """Each choice with its alternatives and what the claims would be."""
     claim_texts: dict[tuple[str, str], list[str]] = {}
-    for of_claim in readings.values():
-        for reading in of_claim:
+    for claim_readings in readings.values():
+        for reading in claim_readings:
             claim = reading.comparison
             text = f"{claim.cell.id} {_our_range(claim)} ({claim.point or 'no figure'})"
             claim_texts.setdefault((reading.choice.id, reading.alternative.name), []).append(text)
@@ -205,8 +205,8 @@ def _choices(
                 (f"`{choice.id}`", choice.chosen, choice.after_misses, alternative.name, override, figures)
             )
     headings = ("choice", "chosen", "after misses", "alternative", "override", "claims there")
-    times = Counter(choice.after_misses for choice in choices)
-    after_misses = {"yes": times["yes"], "partly": times["partly"]}
+    miss_counts = Counter(choice.after_misses for choice in choices)
+    after_misses = {"yes": miss_counts["yes"], "partly": miss_counts["partly"]}
     return {"number": len(choices), "table": markdown_table(headings, rows), **after_misses}
 
 
@@ -234,8 +234,8 @@ def _coverage(
         ]
     )
     rows = [(paper, row.sum(), *row) for paper, row in counts.iterrows()]
-    unnamed = [name for name in unnamed_values(cells, comparisons) if not cells[name].paper.endswith("_v2")]
-    return {"table": markdown_table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(unnamed)}
+    omissions = [name for name in unnamed_values(cells, comparisons) if not cells[name].paper.endswith("_v2")]
+    return {"table": markdown_table(("paper", "values", *STATUSES), rows), "unnamed": ", ".join(omissions)}
 
 
 def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object]:
@@ -268,19 +268,19 @@ def _kind(
     report: Report, kind: str, frame: pd.DataFrame, best: Skill | None, headlines: Headlines
 ) -> tuple[str, ...]:
     """A line of the table of errors."""
-    size = _points if kind == "accuracies" else _percent
-    counted = frame[frame["group"] != "contradicted"]
+    to_text = _points if kind == "accuracies" else _percent
+    counted_frame = frame[frame["group"] != "contradicted"]
     is_own = frame["system"] == headlines.systems.get(report.paper)
     predictor = report.evidence.predictor
-    parts = [
-        skill([*frame[half]["compared"]], predictor, [best.rule]) if best else None
-        for half in (is_own, ~is_own)
+    part_skills = [
+        skill([*frame[is_part]["compared"]], predictor, [best.rule]) if best else None
+        for is_part in (is_own, ~is_own)
     ]
     return (
-        *(report.paper, kind, str(len(frame)), size(median(frame))),
-        f"{size(median(counted))} ({len(counted)})" if len(counted) < len(frame) else "",
-        *((best.rule, f"{size(best.trivial)}, {size(best.ours)} ({best.n})") if best else ("", "")),
-        *(f"{part.value:.2f}" if part else "" for part in (best, *parts)),
+        *(report.paper, kind, str(len(frame)), to_text(median(frame))),
+        f"{to_text(median(counted_frame))} ({len(counted_frame)})" if len(counted_frame) < len(frame) else "",
+        *((best.rule, f"{to_text(best.trivial)}, {to_text(best.ours)} ({best.n})") if best else ("", "")),
+        *(f"{part.value:.2f}" if part else "" for part in (best, *part_skills)),
     )
 
 
@@ -289,17 +289,17 @@ def _count_table(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
         frame, counts = report.frame, report.frame["group"].value_counts().to_dict()
-        naive = frame[frame["error"].notna() & (frame["group"] != "fitted") & (frame["in_points"] == 0)]
-        number = {name: counts.get(name, 0) for name in ("inside", "kept", "broken", "fitted", "certain")}
+        naive_frame = frame[frame["error"].notna() & (frame["group"] != "fitted") & (frame["in_points"] == 0)]
+        group_size = {name: counts.get(name, 0) for name in ("inside", "kept", "broken", "fitted", "certain")}
         rows.append(
             (
                 report.paper,
-                _percent(_part(_relative(report)["size"], 0.75)),
-                _percent(median(naive)),
-                number["inside"],
-                f"{number['broken']} of {number['broken'] + number['kept']}",
-                f"{len(fitted_misses(frame))} of {number['fitted']}",
-                number["certain"],
+                _percent(_quantile(_relative(report)["size"], 0.75)),
+                _percent(median(naive_frame)),
+                group_size["inside"],
+                f"{group_size['broken']} of {group_size['broken'] + group_size['kept']}",
+                f"{len(fitted_misses(frame))} of {group_size['fitted']}",
+                group_size["certain"],
                 counts.get("contradicted", 0),
             )
         )
@@ -307,10 +307,10 @@ def _count_table(reports: Sequence[Report]) -> str:
     return markdown_table((*headings, "cannot miss", "set aside"), rows)
 
 
-def _part(sizes: pd.Series[float], share: float) -> float | None:
+def _quantile(sizes: pd.Series[float], share: float) -> float | None:
     """The error that a share of them is below."""
-    errors = sorted(sizes)
-    return errors[min(len(errors) - 1, int(share * len(errors)))] if errors else None
+    sorted_sizes = sorted(sizes)
+    return sorted_sizes[min(len(sorted_sizes) - 1, int(share * len(sorted_sizes)))] if sorted_sizes else None
 
 
 def _percent(value: float | None) -> str:
@@ -331,11 +331,13 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
             by_artifact.setdefault(race.artifact, []).append(race)
         for name, part in [*by_artifact.items(), *([("all", all_races)] if len(by_artifact) > 1 else [])]:
             ours, theirs = orders(part, system, our_figure), orders(part, system, rate)
-            wrong = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
-            rest = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
+            mistakes = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
+            extra = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
             counts = [f"{side.agree} of {side.pairs}" for side in (ours, theirs)]
             wins = [f"{side.first} of {side.races}" if side.races else "" for side in (ours, theirs)]
-            rows.append((report.paper, name, *counts, *wins, wrong + (f"; {rest} others" if rest else "")))
+            rows.append(
+                (report.paper, name, *counts, *wins, mistakes + (f"; {extra} others" if extra else ""))
+            )
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
     return markdown_table((*headings, "ours in another order"), rows)
 
@@ -346,12 +348,12 @@ def _verdict_table(reports: Sequence[Report]) -> str:
     for report in reports:
         frame = _with_figures(report)
         frame = frame[(frame["group"] != "fitted") & (frame["certain"] == "")]
-        verdicts, points = Counter(frame["verdict"]), Counter(frame["point"])
-        undecided = frame[frame["verdict"] == "undetermined"].sort_index()["compared"]
-        needs = Counter(c.decided_by or "nothing that is known" for c in undecided)
+        verdicts, point_tallies = Counter(frame["verdict"]), Counter(frame["point"])
+        undecided_comparisons = frame[frame["verdict"] == "undetermined"].sort_index()["compared"]
+        needs = Counter(c.decided_by or "nothing that is known" for c in undecided_comparisons)
         counts = (verdicts["holds"], verdicts["fails"], verdicts["undetermined"])
         deciders = "; ".join(f"{count}: {need}" for need, count in needs.most_common(4))
-        rows.append((report.paper, *counts, f"{points['holds']} / {points['fails']}", deciders))
+        rows.append((report.paper, *counts, f"{point_tallies['holds']} / {point_tallies['fails']}", deciders))
     return markdown_table(
         ("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows
     )
@@ -366,8 +368,8 @@ def _stand_ins(reports: Sequence[Report]) -> str:
     for report in reports:
         marks = _with_figures(report)["marks"]
         counts = marks.explode().value_counts()
-        rows.append((report.paper, len(marks), *(counts.get(mark, 0) for mark in STAND_INS)))
-    return markdown_table(("paper", "figures", *STAND_INS.values()), rows)
+        rows.append((report.paper, len(marks), *(counts.get(mark, 0) for mark in STAND_IN_WORDS)))
+    return markdown_table(("paper", "figures", *STAND_IN_WORDS.values()), rows)
 
 
 def _samples(reports: Sequence[Report]) -> str:
@@ -377,30 +379,30 @@ def _samples(reports: Sequence[Report]) -> str:
         counts = frame["n"].dropna().astype(int)
         counts = counts[counts > 0]
         extent = (counts.min(), f"{counts.median():g}", counts.max()) if len(counts) else ("", "", "")
-        complete = [
+        range_counts = [
             sum(all(getattr(figure, kind) for figure in comparison.ours) for comparison in frame["compared"])
             for kind in ("interval", "band")
         ]
-        rows.append((report.paper, len(frame), len(counts), *extent, (counts < FEWEST).sum(), *complete))
+        rows.append((report.paper, len(frame), len(counts), *extent, (counts < FEWEST).sum(), *range_counts))
     headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most")
     return markdown_table((*headings, f"on fewer than {FEWEST}", "with interval", "with band"), rows)
 
 
-def _age(records: Sequence[Record], older: Collection[str]) -> str:
+def _age(records: Sequence[Record], older_keys: Collection[str]) -> str:
     frame = pd.DataFrame(
         {
             "folder": record.experiment.partition("/")[0],
-            "stale": record.key in older,
+            "stale": record.key in older_keys,
             "dirty": bool(record.provenance.dirty),
             "commit": record.provenance.commit,
             "date": record.provenance.finished[:10],
         }
         for record in records
     )
-    of_folder = frame.groupby("folder")
-    counts = of_folder.agg(cells=("date", "size"), stale=("stale", "sum"), dirty=("dirty", "sum"))
-    counts["commits"] = of_folder["commit"].nunique()
-    counts["dates"] = of_folder["date"].min() + " to " + of_folder["date"].max()
+    folder_groups = frame.groupby("folder")
+    counts = folder_groups.agg(cells=("date", "size"), stale=("stale", "sum"), dirty=("dirty", "sum"))
+    counts["commits"] = folder_groups["commit"].nunique()
+    counts["dates"] = folder_groups["date"].min() + " to " + folder_groups["date"].max()
     rows = counts.reset_index().itertuples(index=False)
     headings = ("folder", "cells", "made by older components", "with uncommitted changes", "commits")
     return markdown_table((*headings, "computed"), rows)

@@ -16,11 +16,11 @@ from repro.records.record import Record, write_atomically
 from repro.records.results import Results
 from repro.reports.comparison.frame import median, to_frame
 from repro.reports.fidelity.reading import comparisons_in
-from repro.reports.files import ALTERED, is_of, path_of, table_names, validations
+from repro.reports.files import ALTERED_MARK, is_of, path_of, table_names, validations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.how_made import amounts
 
-STAND_INS = {
+STAND_IN_WORDS = {
     "proxy": "proxy",
     "costs_only": "costs only",
     "dequantized": "dequantized",
@@ -29,7 +29,7 @@ STAND_INS = {
 }
 """Marks that say what stands in for the paper's own models and measurements, with their words."""
 
-PAGES = {"claim": "claims", "fact": "facts"}
+PAGE_KINDS = {"claim": "claims", "fact": "facts"}
 """Kinds of pages without cells, by the `column` of their lines."""
 
 HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
@@ -78,20 +78,22 @@ def write_index(
     names = table_names(results.root)
     lines = {name: _lines(results.root, name) for name in names}
     tables = {name: part for name, part in lines.items() if part and "id" in part[0]}  # no page of errors
-    compared = to_frame([c for name, part in tables.items() for c in comparisons_in(name, part, cells)])
-    figures = dict(list(compared[compared["can_miss"]].groupby("table")))
-    rows = {name: _row(results, name, lines[name], figures.get(name)) for name in names}
+    compared_frame = to_frame([c for name, part in tables.items() for c in comparisons_in(name, part, cells)])
+    frames_by_table = dict(list(compared_frame[compared_frame["can_miss"]].groupby("table")))
+    rows = {name: _row(results, name, lines[name], frames_by_table.get(name)) for name in names}
     parts = [PREFACE]
     for paper in papers:
-        of_paper = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
-        if of_paper:
-            absent = _absent(paper, [a for a in entries if a["paper"] == paper], of_paper)
-            parts.append(f"## {paper}\n\n{_grid([*absent, *(rows[name] for name in of_paper)])}")
-    other_rows = [rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED in name]
+        paper_tables = [name for name in names if name.startswith(f"{paper}/") and ALTERED_MARK not in name]
+        if paper_tables:
+            absent_rows = _absent(paper, [a for a in entries if a["paper"] == paper], paper_tables)
+            parts.append(f"## {paper}\n\n{_grid([*absent_rows, *(rows[name] for name in paper_tables)])}")
+    other_rows = [
+        rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED_MARK in name
+    ]
     if other_rows:
         parts.append(f"## Other tables\n\n{_grid(other_rows)}")
-    if checks := validations(results.root):
-        links = "\n".join(f"- [{name}]({name}/table.md)" for name in checks)
+    if validation_names := validations(results.root):
+        links = "\n".join(f"- [{name}]({name}/table.md)" for name in validation_names)
         parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n")
     if (results.root / REAL / "README.md").is_file():
         parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
@@ -103,13 +105,13 @@ def write_index(
     return path
 
 
-def _absent(paper: str, listed: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Row]:
+def _absent(paper: str, artifacts: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Row]:
     """A row for each artifact of a paper without a table; `fig12a` and `fig12_mean` are tables of `fig12`."""
-    for artifact in listed:
+    for artifact in artifacts:
         name, shows = artifact["artifact"], artifact["what_it_shows"]
         if not any(is_of(table.partition("/")[2], name) for table in names):
-            drawing = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", shows)
-            why = "a diagram or an example" if drawing else f"no table of it: {shows}"
+            drawing_match = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", shows)
+            why = "a diagram or an example" if drawing_match else f"no table of it: {shows}"
             yield f"{paper}/{name}", f"absent: {why}", *[""] * (len(HEADINGS) - 2)
 
 
@@ -132,7 +134,7 @@ def _row(
     return (
         f"[{name}]({name}/table.md)",
         _state(lines, records),
-        ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
+        ", ".join(word for mark, word in STAND_IN_WORDS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
         "" if figures is None else str(len(figures)),
         ", ".join(medians),
@@ -143,16 +145,16 @@ def _row(
 
 def _state(lines: Sequence[Mapping[str, str]], records: Sequence[Record]) -> str:
     if not records:
-        kinds = {PAGES.get(line.get("column", ""), "") for line in lines}
+        kinds = {PAGE_KINDS.get(line.get("column", ""), "") for line in lines}
         if lines and "id" not in lines[0]:
             return "errors"
         kind = kinds.pop() if len(kinds) == 1 else ""
         return kind or ("drawn" if _has_figures(lines) else "no cells")
     parts = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
-    stale = sum("older" in line["marks"].split() for line in lines)
-    idle = len({line["id"] for line in lines if line.get("failed") == "not run"})
-    parts += [f"{stale} figures stale"] if stale else []
-    parts += [f"{idle} rows not run"] if idle else []
+    stale_count = sum("older" in line["marks"].split() for line in lines)
+    idle_count = len({line["id"] for line in lines if line.get("failed") == "not run"})
+    parts += [f"{stale_count} figures stale"] if stale_count else []
+    parts += [f"{idle_count} rows not run"] if idle_count else []
     return ", ".join(parts)
 
 
@@ -177,10 +179,10 @@ def _minutes(records: Sequence[Record]) -> float:
 
 def _grid(rows: Sequence[Row]) -> str:
     """GitHub Markdown of rows, in the order of their names with numbers by size."""
-    ordered = sorted(rows, key=lambda row: _natural(row[0].strip("[").partition("]")[0]))
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *ordered]
-    return "\n".join(f"| {' | '.join(word.replace('|', '/') for word in line)} |" for line in lines) + "\n"
+    ordered_rows = sorted(rows, key=lambda row: _natural_key(row[0].strip("[").partition("]")[0]))
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *ordered_rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines) + "\n"
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -15,7 +15,7 @@ from repro.reports.claims.claims import CLAIM, Line, ends_in, read_table
 from repro.reports.comparison.certain import REPEATED, find_certain
 from repro.reports.comparison.comparison import Comparison, Figure, Published
 from repro.reports.comparison.frame import group, to_frame
-from repro.reports.files import ALTERED, is_of, path_of, table_names
+from repro.reports.files import ALTERED_MARK, is_of, path_of, table_names
 from repro.reports.reference.reference import PublishedCell
 
 
@@ -48,8 +48,8 @@ class Comparisons:
     def by_id(self) -> dict[str, Comparison]:
         """For each published value the comparison that counts, or else the first one."""
         ranked = self.frame.assign(absent=self.frame["group"] == "absent", place=self.frame.index)
-        first = ranked.sort_values(["absent", "place"]).drop_duplicates("id")
-        return dict(zip(first["id"], first["compared"], strict=True))
+        first_rows = ranked.sort_values(["absent", "place"]).drop_duplicates("id")
+        return dict(zip(first_rows["id"], first_rows["compared"], strict=True))
 
 
 def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Comparisons:
@@ -65,10 +65,10 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
     matches = [(name, line) for name, line in lines if line["reference"] in cells]
     if not matches:
         raise InputError(f"no table in {folder} compares a figure with a published value; make tables first")
-    if old := next(
+    if old_table := next(
         (name for name, line in matches if "certain" not in line and line["column"] != "fact"), None
     ):
-        raise InputError(f"{old} in {folder} has an older format; make it again with repro table")
+        raise InputError(f"{old_table} in {folder} has an older format; make it again with repro table")
     comparisons = [c for name, line in matches for c in comparisons_in(name, [line], cells)]
     comparisons.sort(key=_rank)
     return Comparisons(
@@ -87,8 +87,8 @@ def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, Publis
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
     for name in table_names(folder):
-        if ALTERED not in name and not name.endswith("/errors"):
-            for line in read_table(path_of(folder, name, "csv"), asides=True):
+        if ALTERED_MARK not in name and not name.endswith("/errors"):
+            for line in read_table(path_of(folder, name, "csv"), with_asides=True):
                 yield name, line
 
 
@@ -111,8 +111,8 @@ def _mark_repeats(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
     """The comparisons; what stands beside a value that was compared before is a repetition."""
     compared_ids: set[str] = set()
     for comparison in comparisons:
-        repeats = comparison.cell.id in compared_ids and comparison.ours and not comparison.certain
-        yield replace(comparison, certain=REPEATED) if repeats else comparison
+        is_repeat = comparison.cell.id in compared_ids and comparison.ours and not comparison.certain
+        yield replace(comparison, certain=REPEATED) if is_repeat else comparison
         if comparison.ours:
             compared_ids.add(comparison.cell.id)
 
@@ -137,17 +137,17 @@ def _comparison(cell: PublishedCell, table: str, line: Line) -> Comparison:
 def _figures(line: Line) -> tuple[Figure, ...]:
     """Our figure, or the least and the most of a range, each with interval and band."""
     field_pairs = ("low high", "band_low band_high")
-    if (single := _number(line["ours"])) is not None:
-        return (Figure(single, *(ends_in(line, *fields.split()) for fields in field_pairs)),)
+    if (value := _number(line["ours"])) is not None:
+        return (Figure(value, *(ends_in(line, *fields.split()) for fields in field_pairs)),)
     if not line.get("ours_low"):
         return ()
-    pairs_of_ends = {
+    fields_by_end = {
         "ours_low": ("low low_to", "band_low band_low_to"),
         "ours_high": ("high_from high", "band_high_from band_high"),
     }
     return tuple(
         Figure(float(line[name]), *(ends_in(line, *fields.split()) for fields in ends))
-        for name, ends in pairs_of_ends.items()
+        for name, ends in fields_by_end.items()
     )
 
 
@@ -205,5 +205,5 @@ def _status(
 
 def unnamed_values(cells: Mapping[str, PublishedCell], comparisons: Comparisons) -> list[str]:
     """Published values that no table names."""
-    named = {*comparisons.frame["id"], *comparisons.nearest}
-    return [name for name in cells if name not in named]
+    named_ids = {*comparisons.frame["id"], *comparisons.nearest}
+    return [name for name in cells if name not in named_ids]

@@ -30,34 +30,34 @@ RULES = {
 }
 """The trivial rules, in the order in which one that has no figure is completed by the others."""
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*B\b", re.IGNORECASE)
+SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*B\b", re.IGNORECASE)
 """Billions of parameters in a model's name."""
 
 COORDINATES = ("artifact", "device", "system", "dataset", "condition", "draft_model", "relative_to")
 """Fields by which a fitted cell is near a predicted one."""
 
-GROWS = ("energy", "memory")
+GROWING_METRICS = ("energy", "memory")
 """Words of metrics that grow in proportion to a model's weights, as times do."""
 
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "s/token": 1.0, "tokens/s": 1.0}
+UNIT_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "s/token": 1.0, "tokens/s": 1.0}
 """Units of times and rates, in seconds; of the last the reciprocal."""
 
-OF_A_TOKEN = ("tokens/s", "s/token")
+TOKEN_UNITS = ("tokens/s", "s/token")
 """Units whose values are of one token."""
 
-PHASES = {
+PHASE_METRICS = {
     "prompt": ("prefill_latency", "prefill_throughput", "e2e_latency", "npu_execution"),
     "token": ("decode_latency", "decode_throughput", "per_token_latency", "generation_latency"),
 }
 """Metrics of times that go over the tokens of the prompt, or of the answer."""
 
-LENGTHS = {"prompt": "prompt_length", "token": "output_length"}
+LENGTH_CONDITIONS = {"prompt": "prompt_length", "token": "output_length"}
 """The conditions that have their numbers."""
 
-READS = ("io_latency", "verification_latency")
+READ_METRICS = ("io_latency", "verification_latency")
 """Metrics of a fitted read of the weights, the better one first."""
 
-RETENTIONS = ("retention", "kept")
+RETENTION_METRICS = ("retention", "kept")
 """Words of metrics that are 100% where a part has no effect."""
 
 
@@ -100,22 +100,22 @@ class TrivialPredictor:
                 return self._mean(self._pool(cell), cell)
             case "rate":
                 return self._mean(self.of_engine(cell) or self._sources(cell), cell)
-        return self._infer(self._sources(cell), cell, lengths=rule == "lengths")
+        return self._infer(self._sources(cell), cell, by_length=rule == "lengths")
 
-    def scale(self, near: PublishedCell, cell: PublishedCell, lengths: bool = True) -> float | None:
+    def scale(self, peer: PublishedCell, cell: PublishedCell, by_length: bool = True) -> float | None:
         """A cell's value from another one's, by weights and maybe lengths; None if these are not known."""
-        times, value = self._times(cell.model, near.model), _middle(near)
-        if cell.unit not in SECONDS:
-            grows = any(word in cell.metric for word in GROWS) and cell.unit not in ("x", "%")
-            return value * times if times and grows else value if not grows else None
-        one_is_of_a_token = (near.unit in OF_A_TOKEN) != (cell.unit in OF_A_TOKEN)
-        if lengths or one_is_of_a_token:
-            tokens, near_tokens = _tokens(cell), _tokens(near)
-            if tokens and near_tokens:
-                times *= tokens / near_tokens
-            elif one_is_of_a_token:
+        ratio, value = self._size_ratio(cell.model, peer.model), _middle(peer)
+        if cell.unit not in UNIT_SECONDS:
+            is_growing = any(word in cell.metric for word in GROWING_METRICS) and cell.unit not in ("x", "%")
+            return value * ratio if ratio and is_growing else value if not is_growing else None
+        token_units_differ = (peer.unit in TOKEN_UNITS) != (cell.unit in TOKEN_UNITS)
+        if by_length or token_units_differ:
+            tokens, peer_tokens = _tokens(cell), _tokens(peer)
+            if tokens and peer_tokens:
+                ratio *= tokens / peer_tokens
+            elif token_units_differ:
                 return None
-        return _in_unit(_seconds(near) * times, cell.unit) if times else None
+        return _in_unit(_seconds(peer) * ratio, cell.unit) if ratio else None
 
     def figure(self, comparison: Comparison, rule: str) -> float | None:
         """A rule's figure in the unit of ours; None if it has none."""
@@ -123,30 +123,30 @@ class TrivialPredictor:
         if cell.relative_to and rule != "equal" and (ratio := self._quotient(comparison, rule)) is not None:
             return ratio
         if cell.relative_to and rule == "equal" and cell.metric != "rouge_l":
-            retains = any(word in cell.metric for word in RETENTIONS)
-            return {"x": 1.0, "%": 100.0 * retains, "percentage_point": 0.0}.get(comparison.unit)
-        value, printed = self.value(cell, rule), comparison.published.low
-        return None if value is None or printed is None or not low else value * printed / low
+            is_retained = any(word in cell.metric for word in RETENTION_METRICS)
+            return {"x": 1.0, "%": 100.0 * is_retained, "percentage_point": 0.0}.get(comparison.unit)
+        value, printed_low = self.value(cell, rule), comparison.published.low
+        return None if value is None or printed_low is None or not low else value * printed_low / low
 
     def _quotient(self, comparison: Comparison, rule: str) -> float | None:
         """A ratio of two engines' times by a rule, at the model of a fitted time of the other engine."""
         cell, rate = comparison.cell, self.rates.get(comparison.cell.paper)
-        engine, base = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
-        if comparison.unit != "x" or not rate or not base or engine == base:
+        engine, base_engine = self._engine(cell, cell.system), self._engine(cell, cell.relative_to)
+        if comparison.unit != "x" or not rate or not base_engine or engine == base_engine:
             return None
         if not cell.metric.endswith(("speedup", "reduction")) or rule not in ("nearest", "rate"):
             return None
-        times = [
-            near
-            for near in self.fitted
-            if self._engine(near, near.system) == base and _version(near) == _version(cell)
-            if _phase(near) == "prompt" and _tokens(near)
+        peers = [
+            peer
+            for peer in self.fitted
+            if self._engine(peer, peer.system) == base_engine and _version(peer) == _version(cell)
+            if _phase(peer) == "prompt" and _tokens(peer)
         ]
-        if rule == "nearest" and times:
-            times = [max(times, key=lambda near: (near.model == cell.model, *_nearness(near, cell)))]
+        if rule == "nearest" and peers:
+            peers = [max(peers, key=lambda peer: (peer.model == cell.model, *_nearness(peer, cell)))]
         ratios = [
-            _seconds(near) / (_tokens(near) or 1.0) * _middle(rate) * self._times(rate.model, near.model)
-            for near in times
+            _seconds(peer) / (_tokens(peer) or 1.0) * _middle(rate) * self._size_ratio(rate.model, peer.model)
+            for peer in peers
         ]
         return geometric_mean(ratios) if ratios else None
 
@@ -155,7 +155,7 @@ class TrivialPredictor:
         if cell.unit == "GB":
             return _size(cell.model) if "INT8 weights" in cell.condition else None
         share = 1 - float(cell.conditions.get("dram_fraction") or 0)
-        if _phase(cell) != "token" or share <= 0 or cell.unit not in OF_A_TOKEN:
+        if _phase(cell) != "token" or share <= 0 or cell.unit not in TOKEN_UNITS:
             return None
         value = self._infer(self._baselines(cell), cell, False)
         if value is None:
@@ -164,36 +164,38 @@ class TrivialPredictor:
 
     def _one_read(self, cell: PublishedCell) -> float | None:
         """A token in the time of the nearest fitted read of a whole model, by weights."""
-        candidates = [near for near in self.fitted if _version(near) == _version(cell)]
-        candidates = [near for near in candidates if self._times(cell.model, near.model)]
-        kinds = [[near for near in candidates if near.metric.endswith(metric)] for metric in READS]
-        reads = next(filter(None, kinds), [])
-        if not reads:
+        candidates = [peer for peer in self.fitted if _version(peer) == _version(cell)]
+        candidates = [peer for peer in candidates if self._size_ratio(cell.model, peer.model)]
+        cells_by_metric = [
+            [peer for peer in candidates if peer.metric.endswith(metric)] for metric in READ_METRICS
+        ]
+        read_cells = next(filter(None, cells_by_metric), [])
+        if not read_cells:
             return None
-        read = max(reads, key=lambda near: (near.device == cell.device, *_nearness(near, cell)))
-        return _in_unit(_seconds(read) * self._times(cell.model, read.model), cell.unit)
+        read_cell = max(read_cells, key=lambda peer: (peer.device == cell.device, *_nearness(peer, cell)))
+        return _in_unit(_seconds(read_cell) * self._size_ratio(cell.model, read_cell.model), cell.unit)
 
-    def _infer(self, pool: Sequence[PublishedCell], cell: PublishedCell, lengths: bool) -> float | None:
+    def _infer(self, pool: Sequence[PublishedCell], cell: PublishedCell, by_length: bool) -> float | None:
         """From the nearest of some cells: by what is printed of them, or by weights and lengths first."""
 
-        def order(near: PublishedCell) -> tuple[float, ...]:
-            model = -abs(log(self._times(cell.model, near.model) or 1e9))
-            alike, numbers = _nearness(near, cell)
-            return (model, numbers, alike) if lengths else (alike, model, numbers)
+        def closeness(peer: PublishedCell) -> tuple[float, ...]:
+            model_gap = -abs(log(self._size_ratio(cell.model, peer.model) or 1e9))
+            matches, number_gap = _nearness(peer, cell)
+            return (model_gap, number_gap, matches) if by_length else (matches, model_gap, number_gap)
 
-        candidates = [near for near in pool if self.scale(near, cell, lengths) is not None]
-        value = self.scale(max(candidates, key=order), cell, lengths) if candidates else None
-        return value if value is None or not lengths else value + self._answer(cell)
+        candidates = [peer for peer in pool if self.scale(peer, cell, by_length) is not None]
+        value = self.scale(max(candidates, key=closeness), cell, by_length) if candidates else None
+        return value if value is None or not by_length else value + self._answer(cell)
 
     def _answer(self, cell: PublishedCell) -> float:
         """What a request of a printed answer takes beside its prompt; 0 if no decoding was fitted."""
-        if cell.metric != "e2e_latency" or LENGTHS["token"] not in cell.conditions:
+        if cell.metric != "e2e_latency" or LENGTH_CONDITIONS["token"] not in cell.conditions:
             return 0.0
         decoding = replace(cell, metric="decode_latency")
         return self._infer(self._sources(decoding), decoding, True) or 0.0
 
     def _mean(self, pool: Sequence[PublishedCell], cell: PublishedCell) -> float | None:
-        values = [value for near in pool if (value := self.scale(near, cell)) is not None and value > 0]
+        values = [value for peer in pool if (value := self.scale(peer, cell)) is not None and value > 0]
         return geometric_mean(values) + self._answer(cell) if values else None
 
     def _sources(self, cell: PublishedCell) -> list[PublishedCell]:
@@ -201,31 +203,31 @@ class TrivialPredictor:
         rate = self.rates.get(cell.paper)
         if rate is None:
             return self._pool(cell)
-        part = _phase(cell) == "prompt" and not self._engine(cell, cell.system)
-        return self.of_engine(cell) or ([rate] if part else self._pool(cell))
+        is_foreign_prompt = _phase(cell) == "prompt" and not self._engine(cell, cell.system)
+        return self.of_engine(cell) or ([rate] if is_foreign_prompt else self._pool(cell))
 
     def _pool(self, cell: PublishedCell) -> list[PublishedCell]:
         """Fitted cells of the same phase, or of the same metric and unit."""
-        return [near for near in self.fitted if near.id != cell.id and _comparable(near, cell)]
+        return [peer for peer in self.fitted if peer.id != cell.id and _is_comparable(peer, cell)]
 
     def of_engine(self, cell: PublishedCell) -> list[PublishedCell]:
         """Fitted cells of the cell's engine; the abstract's rate for prompts of a paper's own engine."""
         engine, rate = self._engine(cell, cell.system), self.rates.get(cell.paper)
         if rate and _phase(cell) == "prompt" and engine == self._engine(rate, rate.system):
             return [rate]
-        return [near for near in self._pool(cell) if engine and self._engine(near, near.system) == engine]
+        return [peer for peer in self._pool(cell) if engine and self._engine(peer, peer.system) == engine]
 
     def _baselines(self, cell: PublishedCell) -> list[PublishedCell]:
-        printed = self.baselines.get(cell.paper, ())
-        return [base for base in printed if base.system != cell.system and _comparable(base, cell)]
+        baselines = self.baselines.get(cell.paper, ())
+        return [base for base in baselines if base.system != cell.system and _is_comparable(base, cell)]
 
-    def _times(self, model: str, other: str) -> float:
+    def _size_ratio(self, model: str, other: str) -> float:
         """How many times as heavy one model is as another; 0 if that of one is not known."""
         if model == other:
             return 1.0
         listed = all(plain_name(name) in self.weights for name in (model, other))
-        first, second = (self.weights[plain_name(name)] if listed else _size(name) for name in (model, other))
-        return first / second if first and second else 0.0
+        size, base = (self.weights[plain_name(name)] if listed else _size(name) for name in (model, other))
+        return size / base if size and base else 0.0
 
     def _engine(self, cell: PublishedCell, system: str) -> str:
         """The engine that a system means; of a paper without engines of its own the system."""
@@ -263,20 +265,20 @@ def _version(cell: PublishedCell) -> str:
 
 def _phase(cell: PublishedCell) -> str:
     """Over which tokens a time goes; its metric if it is another one."""
-    phases = (name for name, metrics in PHASES.items() if any(m in cell.metric for m in metrics))
-    return next(phases, cell.metric) if cell.unit in SECONDS else cell.metric
+    phases = (name for name, metrics in PHASE_METRICS.items() if any(m in cell.metric for m in metrics))
+    return next(phases, cell.metric) if cell.unit in UNIT_SECONDS else cell.metric
 
 
-def _comparable(near: PublishedCell, cell: PublishedCell) -> bool:
-    units = near.unit == cell.unit or (near.unit in SECONDS and cell.unit in SECONDS)
-    printed = near.value_low is not None and near.value_high is not None
-    return printed and units and _version(near) == _version(cell) and _phase(near) == _phase(cell)
+def _is_comparable(peer: PublishedCell, cell: PublishedCell) -> bool:
+    same_unit = peer.unit == cell.unit or (peer.unit in UNIT_SECONDS and cell.unit in UNIT_SECONDS)
+    has_values = peer.value_low is not None and peer.value_high is not None
+    return has_values and same_unit and _version(peer) == _version(cell) and _phase(peer) == _phase(cell)
 
 
 def _size(model: str) -> float | None:
     """Billions of parameters; None if the name does not say."""
-    size = SIZE.search(model)
-    return float(size[1]) if size else None
+    match = SIZE_PATTERN.search(model)
+    return float(match[1]) if match else None
 
 
 def _middle(cell: PublishedCell) -> float:
@@ -287,34 +289,34 @@ def _middle(cell: PublishedCell) -> float:
 
 def _seconds(cell: PublishedCell) -> float:
     """A time in seconds, or the seconds that a rate takes for a token."""
-    value = _middle(cell) * SECONDS[cell.unit]
+    value = _middle(cell) * UNIT_SECONDS[cell.unit]
     return 1 / value if cell.unit == "tokens/s" else value
 
 
 def _in_unit(seconds: float, unit: str) -> float:
-    return 1 / seconds if unit == "tokens/s" else seconds / SECONDS[unit]
+    return 1 / seconds if unit == "tokens/s" else seconds / UNIT_SECONDS[unit]
 
 
 def _tokens(cell: PublishedCell) -> float | None:
     """Tokens that a time is of, of a range the middle; 1 of a rate, None if they are not printed."""
-    if cell.unit in OF_A_TOKEN:
+    if cell.unit in TOKEN_UNITS:
         return 1.0
-    printed = cell.conditions.get(LENGTHS.get(_phase(cell), ""), "")
-    numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", printed)
-    return (float(numbers[1]) + float(numbers[2] or numbers[1])) / 2 if numbers else None
+    length_text = cell.conditions.get(LENGTH_CONDITIONS.get(_phase(cell), ""), "")
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", length_text)
+    return (float(match[1]) + float(match[2] or match[1])) / 2 if match else None
 
 
-def _nearness(near: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
+def _nearness(peer: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
     """How many printed fields two cells share; how near the printed numbers of their conditions are."""
-    alike = sum(getattr(near, name) == getattr(cell, name) for name in COORDINATES)
-    pairs = [_numbers(near, cell, key) for key in near.conditions.keys() & cell.conditions.keys()]
-    return alike, -sum(abs(log(first / second)) for first, second in pairs if first and second)
+    matches = sum(getattr(peer, name) == getattr(cell, name) for name in COORDINATES)
+    pairs = [_numbers(peer, cell, key) for key in peer.conditions.keys() & cell.conditions.keys()]
+    return matches, -sum(abs(log(first / second)) for first, second in pairs if first and second)
 
 
-def _numbers(near: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:
+def _numbers(peer: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:
     """The first numbers of a condition of two cells; 0 without one."""
-    numbers = [re.match(r"\d+(?:\.\d+)?", c.conditions[key]) for c in (near, cell)]
-    first, second = (float(number[0]) if number else 0.0 for number in numbers)
+    numbers = [re.match(r"\d+(?:\.\d+)?", c.conditions[key]) for c in (peer, cell)]
+    first, second = (float(match[0]) if match else 0.0 for match in numbers)
     return first, second
 
 
@@ -383,4 +385,4 @@ def read_floors(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, flo
 def _difference(cell: PublishedCell, low: float, high: float) -> float:
     """The farther relative difference of the ends; a bound is taken as a value."""
     ends = ((cell.value_low, low), (cell.value_high, high))
-    return max(abs(other / printed - 1) for printed, other in ends if printed)
+    return max(abs(floor / printed - 1) for printed, floor in ends if printed)

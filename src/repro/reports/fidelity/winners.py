@@ -17,12 +17,12 @@ from repro.reports.reference.reference import PublishedCell
 TIE = 0.01
 """Relative difference of printed values that counts as a tie."""
 
-HIGHER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
-LOWER = ("latency", "energy", "memory", "time")
+HIGHER_IS_BETTER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
+LOWER_IS_BETTER = ("latency", "energy", "memory", "time")
 """Words of metrics of which more, or less, is better."""
 
 Pair = tuple[Comparison, Comparison]
-Value = Callable[[Comparison], float]
+Valuation = Callable[[Comparison], float]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Race:
             and not (a.is_fitted and b.is_fitted)
         ]
 
-    def best(self, system: str, value: Value) -> bool | None:
+    def best(self, system: str, value_of: Valuation) -> bool | None:
         """Whether a system that the paper has first is first by a value; None if the paper has not."""
         entrant = next((runner for runner in self.runners if runner.cell.system == system), None)
         rivals = [runner for runner in self.runners if runner.cell.system != system]
@@ -50,7 +50,7 @@ class Race:
             return None
         if any(self.sign * _difference(printed_value(rival), printed_value(entrant)) > 0 for rival in rivals):
             return None
-        return all(self.sign * (value(entrant) - value(rival)) >= 0 for rival in rivals)
+        return all(self.sign * (value_of(entrant) - value_of(rival)) >= 0 for rival in rivals)
 
 
 @dataclass(frozen=True)
@@ -75,30 +75,30 @@ def races(comparisons: Iterable[Comparison]) -> list[Race]:
 
     What cannot miss runs in none: lossless text, means of other values, repetitions.
     """
-    groups: dict[tuple[str, ...], dict[str, Comparison]] = defaultdict(dict)
+    systems_by_race: dict[tuple[str, ...], dict[str, Comparison]] = defaultdict(dict)
     for comparison in comparisons:
         cell, ends, ours = comparison.cell, comparison.published, comparison.ours
         single = ends.low is not None and ends.low == ends.high and len(ours) == 1 and not comparison.certain
         if single and cell.system and cell.relative_to in ("", "target LLM output") and _sign(cell.metric):
             key = (cell.paper, cell.artifact, cell.device, cell.model, cell.draft_model, cell.dataset)
-            groups[(*key, cell.condition, cell.metric)].setdefault(cell.system, comparison)
+            systems_by_race[(*key, cell.condition, cell.metric)].setdefault(cell.system, comparison)
     return [
         Race(key[1], _sign(key[-1]), tuple(systems.values()))
-        for key, systems in groups.items()
+        for key, systems in systems_by_race.items()
         if len(systems) > 1
     ]
 
 
-def orders(races: Sequence[Race], system: str, value: Value) -> Orders:
+def orders(races: Sequence[Race], system: str, value: Valuation) -> Orders:
     """How often a value's order is the paper's, and how often a paper's own system is first by it."""
     pairs = [pair for race in races for pair in race.pairs()]
-    wrong = [(a, b) for a, b in pairs if (printed_value(a) - printed_value(b)) * (value(a) - value(b)) <= 0]
-    wins = [won for race in races if (won := race.best(system, value)) is not None]
-    names = Counter(" and ".join(sorted((a.cell.system, b.cell.system))) for a, b in wrong)
-    return Orders(len(pairs) - len(wrong), len(pairs), sum(wins), len(wins), names)
+    swaps = [(a, b) for a, b in pairs if (printed_value(a) - printed_value(b)) * (value(a) - value(b)) <= 0]
+    race_wins = [is_win for race in races if (is_win := race.best(system, value)) is not None]
+    wrong_counts = Counter(" and ".join(sorted((a.cell.system, b.cell.system))) for a, b in swaps)
+    return Orders(len(pairs) - len(swaps), len(pairs), sum(race_wins), len(race_wins), wrong_counts)
 
 
-def one_rate(races: Sequence[Race], predictor: TrivialPredictor) -> Value:
+def one_rate(races: Sequence[Race], predictor: TrivialPredictor) -> Valuation:
     """Values by one rate a system, from one cell each, by weights and lengths.
 
     The cell is the first fitted one of its engine, or the abstract's rate, else its first printed one of
@@ -114,8 +114,8 @@ def one_rate(races: Sequence[Race], predictor: TrivialPredictor) -> Value:
         bases = [*predictor.of_engine(cell), *printed_cells[cell.artifact, cell.metric, cell.system]]
         bases = [base for base in bases if base.id != cell.id]
         values = (predictor.scale(base, cell) for base in bases)
-        unscaled = next((base.value_low or 0.0 for base in bases), 0.0)
-        return next((value for value in values if value is not None), unscaled)
+        unscaled_value = next((base.value_low or 0.0 for base in bases), 0.0)
+        return next((value for value in values if value is not None), unscaled_value)
 
     return value
 
@@ -131,11 +131,11 @@ def printed_value(comparison: Comparison) -> float:
 
 
 def _sign(metric: str) -> int:
-    if any(word in metric for word in HIGHER):
+    if any(word in metric for word in HIGHER_IS_BETTER):
         return 1
-    return -1 if any(word in metric for word in LOWER) else 0
+    return -1 if any(word in metric for word in LOWER_IS_BETTER) else 0
 
 
-def _difference(first: float, second: float) -> float:
+def _difference(value: float, other_value: float) -> float:
     """Relative difference of two values, signed."""
-    return (first - second) / max(abs(first), abs(second), 1e-12)
+    return (value - other_value) / max(abs(value), abs(other_value), 1e-12)

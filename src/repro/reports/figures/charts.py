@@ -19,7 +19,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from repro.core.errors import InputError
-from repro.reports.figures.paint import GREY, GRID, OURS, PAPER, SERIES, canvas, pale, tidy
+from repro.reports.figures.paint import (
+    GREY,
+    GRID_COLOUR,
+    OUR_COLOUR,
+    PAPER_COLOUR,
+    SERIES_COLOURS,
+    canvas,
+    pale,
+    tidy,
+)
 from repro.reports.figures.palette import neutral
 from repro.reports.figures.shown import Content, ends_of, value_text
 from repro.reports.formats.layout import heading
@@ -34,19 +43,19 @@ Style = Literal["-", "--", ":", "-."]
 STYLES: tuple[Style, ...] = ("-", "--", ":", "-.")
 """Line styles of series that share a colour."""
 
-SHAPES = ("s", "^", "v", "P", "X")
+MARKERS = ("s", "^", "v", "P", "X")
 """Shapes of rows that are no points of a curve."""
 
-WIDTH = 7.2
+PAGE_WIDTH = 7.2
 """Inches of a figure with one panel: the text of a page."""
 
-ROW, GROUPED_ROW, DOTTED_ROW, BETWEEN = 0.29, 0.15, 0.16, 0.11
+ROW_HEIGHT, GROUPED_HEIGHT, DOTTED_HEIGHT, GROUP_GAP = 0.29, 0.15, 0.16, 0.11
 """Inches of a row with one bar, of a bar in a group, of a row of dots, and between groups."""
 
-AXIS = 0.75
+AXIS_HEIGHT = 0.75
 """Inches of an axis with its ticks and its label."""
 
-VISIBLE = 1 / 100
+VISIBLE_SHARE = 1 / 100
 """Where a bar would be a smaller part of the longest one, dots stand on a logarithmic axis."""
 
 MOST_TICKS = 9
@@ -56,10 +65,10 @@ MOST_TICKS = 9
 def bars(content: Content) -> Drawing:
     """One panel per column, one bar per row; pale bars are of fitted values."""
     count = len(content.columns)
-    across = 2 if count == 4 else min(count, 3)
-    names = max((len(row.name) for row in content.rows), default=0) / 14
-    width = names + max(2.2 * across, 4.0)
-    picture, axes = _panels(count, across, width, AXIS + ROW * len(content.rows), sharey=True)
+    columns = 2 if count == 4 else min(count, 3)
+    name_width = max((len(row.name) for row in content.rows), default=0) / 14
+    width = name_width + max(2.2 * columns, 4.0)
+    picture, axes = _panels(count, columns, width, AXIS_HEIGHT + ROW_HEIGHT * len(content.rows), sharey=True)
     logarithmic, colours = False, set[str]()
     for i, (panel, column) in enumerate(zip(axes, content.columns, strict=True)):
         entries = [line[i] for line in content.lines]
@@ -73,14 +82,16 @@ def bars(content: Content) -> Drawing:
         colours |= {*shades}
         panel.tick_params(axis="y", length=0)
     _row_axis(axes[0], content)
-    keys: list[Artist] = [Patch(color=OURS, label="ours")] if colours == {OURS} else []
+    keys: list[Artist] = [Patch(color=OUR_COLOUR, label="ours")] if colours == {OUR_COLOUR} else []
     return picture, [*keys, *_common_keys(content, logarithmic)]
 
 
 def grouped_bars(content: Content) -> Drawing:
     """One panel with a group of bars per row, one bar per column; dots on a logarithmic axis."""
     columns, count = content.columns, len(content.columns)
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + (GROUPED_ROW * count + BETWEEN) * len(content.rows))
+    picture, (panel,) = _panels(
+        1, 1, PAGE_WIDTH, AXIS_HEIGHT + (GROUPED_HEIGHT * count + GROUP_GAP) * len(content.rows)
+    )
     log = content.spec.log or _needs_log(content.entries)
     shades, height = content.palette.column_colours(columns), 0.84 / count
     for y, line in enumerate(content.lines):
@@ -89,7 +100,7 @@ def grouped_bars(content: Content) -> Drawing:
             _value(panel, middle, height * 0.88, entry, shades[i], log)
             _write(panel, middle, value_text(entry, column), 6)
             if log:
-                panel.axhline(middle, color=GRID, linewidth=0.6, zorder=0)
+                panel.axhline(middle, color=GRID_COLOUR, linewidth=0.6, zorder=0)
     for y, entry in enumerate(content.levels):
         if (number := entry.number) is not None:
             panel.vlines(number, y - 0.48, y + 0.48, color="black", linewidth=0.9, linestyle="--", zorder=4)
@@ -101,7 +112,7 @@ def grouped_bars(content: Content) -> Drawing:
 def stacked_bars(content: Content) -> Drawing:
     """One panel with one bar per row, stacked from the columns; published values are not drawn."""
     columns = content.columns
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + ROW * len(content.rows))
+    picture, (panel,) = _panels(1, 1, PAGE_WIDTH, AXIS_HEIGHT + ROW_HEIGHT * len(content.rows))
     shades = content.palette.column_colours(columns)
     for y, line in enumerate(content.lines):
         start = 0.0
@@ -117,16 +128,16 @@ def stacked_bars(content: Content) -> Drawing:
 
 def dots(content: Content) -> Drawing:
     """One panel with a line per row and a dot per column, without the numbers, for tables of many rows."""
-    picture, (panel,) = _panels(1, 1, WIDTH, AXIS + DOTTED_ROW * max(len(content.rows), 4))
+    picture, (panel,) = _panels(1, 1, PAGE_WIDTH, AXIS_HEIGHT + DOTTED_HEIGHT * max(len(content.rows), 4))
     shades = content.palette.column_colours(content.columns)
     for y, line in enumerate(content.lines):
         for entry, shade in zip(line, shades, strict=True):
-            _value(panel, y, 0.0, entry, shade, log=True, published=shade)
+            _value(panel, y, 0.0, entry, shade, log=True, outline=shade)
     _value_axis(panel, content.heading, content.columns[0].better, content.spec.log)
-    _row_axis(panel, content, size=7.5)
+    _row_axis(panel, content, font_size=7.5)
     return picture, [
         *_column_keys(content.columns, shades, log=True),
-        *_common_keys(content, dotted=True, published=GREY),
+        *_common_keys(content, is_dotted=True, outline=GREY),
     ]
 
 
@@ -154,8 +165,8 @@ def lines(content: Content) -> Drawing:
     lines = series(content)
     looks = _looks(list(lines), content)
     titles = list(dict.fromkeys(line.panel for line in lines)) or [""]
-    across = min(len(titles), 3)
-    picture, axes = _panels(len(titles), across, 0.8 + max(2.5 * across, 3.4), 2.7)
+    columns = min(len(titles), 3)
+    picture, axes = _panels(len(titles), columns, 0.8 + max(2.5 * columns, 3.4), 2.7)
     ticks = sorted({_label_number(row, content.spec.x) for row in content.rows})
     for panel, title in zip(axes, titles, strict=True):
         for line, points in lines.items():
@@ -168,11 +179,11 @@ def lines(content: Content) -> Drawing:
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
         _line_axes(panel, content, title)
-    for panel in axes[::across]:
+    for panel in axes[::columns]:
         panel.set_ylabel(_with_better(content.heading, content.columns[0].better), fontsize=9)
     return picture, [
         *_line_keys(list(lines), looks, content),
-        *_common_keys(content, dotted=True, published=GREY),
+        *_common_keys(content, is_dotted=True, outline=GREY),
     ]
 
 
@@ -180,11 +191,11 @@ def curves(content: Content) -> Drawing:
     """One panel per value of the label `panel`; rows named by a number are joined, others are marked."""
     spec, palette = content.spec, content.palette
     titles = list(dict.fromkeys(row.labels[spec.panel] for row in content.rows)) or [""]
-    across = min(len(titles), 2)
-    picture, axes = _panels(len(titles), across, 0.6 + 4.2 * across, 3.0)
+    columns = min(len(titles), 2)
+    picture, axes = _panels(len(titles), columns, 0.6 + 4.2 * columns, 3.0)
     shades = palette.column_colours(content.columns)
     names = [_other_labels(row, content) for row in content.rows if not row.is_point(spec.panel)]
-    shapes = {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(dict.fromkeys(names))}
+    shapes = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(dict.fromkeys(names))}
     for panel, title in zip(axes, titles, strict=True):
         rows = [
             (row, entries, x)
@@ -203,7 +214,7 @@ def curves(content: Content) -> Drawing:
         if any(column.baseline for column in content.columns):
             panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
         _line_axes(panel, content, content.display(spec.panel, title) if spec.panel else "")
-    for panel in axes[::across]:
+    for panel in axes[::columns]:
         panel.set_ylabel(content.heading, fontsize=9)
     keys = [_key(column.heading, c, "o", line="-") for column, c in zip(content.columns, shades, strict=True)]
     keys += [_key(name, GREY, shape) for name, shape in shapes.items()]
@@ -214,34 +225,34 @@ def curves(content: Content) -> Drawing:
 def series(content: Content) -> dict[Series, Points]:
     """The lines, those in `names` first in that order, each with its entries sorted by x."""
     spec, palette, lines = content.spec, content.palette, dict[Series, Points]()
-    by_column = palette.column_systems(content.columns)
-    order = {name: rank for rank, name in enumerate(spec.names)}
+    column_systems = palette.column_systems(content.columns)
+    rank_by_name = {name: rank for rank, name in enumerate(spec.names)}
 
     def ranks(pair: tuple[TableRow, Sequence[Entry]]) -> list[int]:
-        return [order.get(label, len(order)) for label in pair[0].labels.values()]
+        return [rank_by_name.get(label, len(rank_by_name)) for label in pair[0].labels.values()]
 
     for row, entries in sorted(zip(content.rows, content.lines, strict=True), key=ranks):
         texts = {n: content.display(n, v) for n, v in row.labels.items() if n not in (spec.x, spec.panel)}
         systems = {name: palette.systems_of({name: row.labels[name]}) for name in texts}
         row_system = next((names[0] for names in systems.values() if names), "")
-        for column, entry, column_system in zip(content.columns, entries, by_column, strict=True):
+        for column, entry, column_system in zip(content.columns, entries, column_systems, strict=True):
             headings = [column.heading] if len(content.columns) > 1 else []
-            rest = [text for name, text in texts.items() if column_system or not systems[name]]
-            rest += [] if column_system else headings
+            other_texts = [text for name, text in texts.items() if column_system or not systems[name]]
+            other_texts += [] if column_system else headings
             title = content.display(spec.panel, row.labels[spec.panel]) if spec.panel else ""
             name = ", ".join([*texts.values(), *headings])
-            line = Series(title, name, column_system or row_system, ", ".join(rest))
+            line = Series(title, name, column_system or row_system, ", ".join(other_texts))
             lines.setdefault(line, []).append((_label_number(row, spec.x), entry))
     return {line: sorted(points, key=lambda point: point[0]) for line, points in lines.items()}
 
 
 def _panels(
-    count: int, across: int, width: float, height: float, sharey: bool = False
+    count: int, columns: int, width: float, height: float, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each with its axes `height` inches high."""
-    down = ceil(count / across)
-    picture = canvas(width, height * down)
-    axes = list(picture.subplots(down, across, sharey=sharey, squeeze=False).flat)
+    rows = ceil(count / columns)
+    picture = canvas(width, height * rows)
+    axes = list(picture.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for panel in axes[count:]:
         panel.set_visible(False)
     return picture, axes[:count]
@@ -250,11 +261,11 @@ def _panels(
 def _needs_log(entries: Sequence[Entry]) -> bool:
     """Whether bars of all values would be too short to be seen beside the longest one."""
     numbers = [number for entry in entries if (number := entry.number) is not None]
-    return bool(numbers) and 0 < min(numbers) < VISIBLE * max(numbers)
+    return bool(numbers) and 0 < min(numbers) < VISIBLE_SHARE * max(numbers)
 
 
 def _value(
-    panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool, published: str = PAPER
+    panel: Axes, y: float, height: float, entry: Entry, shade: str, log: bool, outline: str = PAPER_COLOUR
 ) -> None:
     """Our value as a bar with its interval, pale if fitted, or as a dot; the published one over it."""
     if log:
@@ -265,7 +276,7 @@ def _value(
         if ends := ends_of(entry):
             _interval(panel, ends, y, "black", "x")
     if entry.published:
-        _diamonds(panel, entry.published.ends, [y] * len(entry.published.ends), published)
+        _diamonds(panel, entry.published.ends, [y] * len(entry.published.ends), outline)
 
 
 def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
@@ -279,13 +290,13 @@ def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
 
 def _curve(panel: Axes, points: Points, shade: str, style: Style = "-", shape: str = "o") -> None:
     """Our points joined by a line, hollow if fitted, with intervals; published values as hollow diamonds."""
-    ours = [(x, number, entry) for x, entry in points if (number := entry.number) is not None]
-    size = 5.5 if shape != "o" else 4 if len(ours) <= 2 * MOST_TICKS else 2.5
-    if len(ours) > 1:
-        panel.plot([x for x, *_ in ours], [y for _, y, _ in ours], style, color=shade, linewidth=1.6)
-    for x, number, entry in ours:
+    figures = [(x, number, entry) for x, entry in points if (number := entry.number) is not None]
+    marker_size = 5.5 if shape != "o" else 4 if len(figures) <= 2 * MOST_TICKS else 2.5
+    if len(figures) > 1:
+        panel.plot([x for x, *_ in figures], [y for _, y, _ in figures], style, color=shade, linewidth=1.6)
+    for x, number, entry in figures:
         face = "white" if "fitted" in entry.marks else shade
-        panel.plot(x, number, shape, color=shade, markerfacecolor=face, markersize=size)
+        panel.plot(x, number, shape, color=shade, markerfacecolor=face, markersize=marker_size)
         if ends := ends_of(entry):
             _interval(panel, ends, x, shade, "y")
     for x, entry in points:
@@ -293,13 +304,13 @@ def _curve(panel: Axes, points: Points, shade: str, style: Style = "-", shape: s
             _diamonds(panel, [x] * len(entry.published.ends), entry.published.ends, shade)
 
 
-def _interval(panel: Axes, ends: tuple[float, float], at: float, shade: str, along: str) -> None:
+def _interval(panel: Axes, ends: tuple[float, float], level: float, shade: str, axis: str) -> None:
     """An error bar between two ends, which need not enclose our value, along x or y."""
-    middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-    if along == "x":
-        panel.errorbar(middle, at, xerr=half, fmt="none", ecolor=shade, elinewidth=0.9, capsize=1.8)
+    middle, radius = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    if axis == "x":
+        panel.errorbar(middle, level, xerr=radius, fmt="none", ecolor=shade, elinewidth=0.9, capsize=1.8)
     else:
-        panel.errorbar(at, middle, yerr=half, fmt="none", ecolor=shade, elinewidth=0.9, capsize=1.8)
+        panel.errorbar(level, middle, yerr=radius, fmt="none", ecolor=shade, elinewidth=0.9, capsize=1.8)
 
 
 def _diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], shade: str) -> None:
@@ -308,11 +319,11 @@ def _diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], shade: str) -
     line.set_clip_on(False)
 
 
-def _write(panel: Axes, y: float, text: str, size: float) -> None:
+def _write(panel: Axes, y: float, text: str, font_size: float) -> None:
     """Our value in words right of the panel, where neither intervals nor published values stand."""
     point = (1, y)
     panel.annotate(
-        text, point, (8, 0), panel.get_yaxis_transform(), "offset points", va="center", fontsize=size
+        text, point, (8, 0), panel.get_yaxis_transform(), "offset points", va="center", fontsize=font_size
     )
 
 
@@ -334,16 +345,16 @@ def _value_axis(panel: Axes, label: str, better: str, log: bool) -> None:
     panel.set_xlabel(_with_better(label, better), fontsize=9)
 
 
-def _row_axis(panel: Axes, content: Content, size: float = 9) -> None:
+def _row_axis(panel: Axes, content: Content, font_size: float = 9) -> None:
     """The rows' names from the top, that of the paper's own system in bold."""
     systems = content.palette.row_systems(content.rows)
     panel.set_yticks(range(len(content.rows)), [row.name for row in content.rows])
-    panel.tick_params(axis="y", length=0, labelsize=size)
-    for name, system in zip(panel.get_yticklabels(), systems, strict=True):
+    panel.tick_params(axis="y", length=0, labelsize=font_size)
+    for tick_label, system in zip(panel.get_yticklabels(), systems, strict=True):
         if len(set(systems)) > 1 and system and system == content.palette.own_system:
-            name.set_fontweight("bold")
-    if size < 9:
-        panel.grid(axis="y", color=GRID, linewidth=0.6)
+            tick_label.set_fontweight("bold")
+    if font_size < 9:
+        panel.grid(axis="y", color=GRID_COLOUR, linewidth=0.6)
     panel.set_ylim(len(content.rows) - 0.4, -0.6)
 
 
@@ -394,10 +405,10 @@ def _looks(lines: Sequence[Series], content: Content) -> dict[str, Look]:
     names = {line.name: line for line in lines}
     if _by_system(lines):
         shades = content.palette.colours([line.system for line in lines])
-        rests = list(dict.fromkeys(line.rest for line in lines))
-        return {n: (shades[e.system], STYLES[rests.index(e.rest) % len(STYLES)]) for n, e in names.items()}
-    shades_of = enumerate(zip(names, neutral([{"name": name} for name in names]), strict=True))
-    return {name: (shade, STYLES[i // len(SERIES) % len(STYLES)]) for i, (name, shade) in shades_of}
+        labels = list(dict.fromkeys(line.rest for line in lines))
+        return {n: (shades[e.system], STYLES[labels.index(e.rest) % len(STYLES)]) for n, e in names.items()}
+    indexed = enumerate(zip(names, neutral([{"name": name} for name in names]), strict=True))
+    return {name: (shade, STYLES[i // len(SERIES_COLOURS) % len(STYLES)]) for i, (name, shade) in indexed}
 
 
 def _by_system(lines: Sequence[Series]) -> bool:
@@ -406,12 +417,12 @@ def _by_system(lines: Sequence[Series]) -> bool:
 
 def _line_keys(lines: Sequence[Series], looks: Mapping[str, Look], content: Content) -> list[Artist]:
     """An entry per line; one per system and one per style if lines differ in both."""
-    rests = list(dict.fromkeys(line.rest for line in lines))
-    if not _by_system(lines) or len(rests) == 1:
+    labels = list(dict.fromkeys(line.rest for line in lines))
+    if not _by_system(lines) or len(labels) == 1:
         return [_key(name or "ours", shade, "o", line=style) for name, (shade, style) in looks.items()]
     shades = content.palette.colours([line.system for line in lines])
     keys = [_key(system, shade, "o", line="-") for system, shade in shades.items()]
-    return keys + [_key(rest, GREY, "", line=STYLES[i % len(STYLES)]) for i, rest in enumerate(rests)]
+    return keys + [_key(label, GREY, "", line=STYLES[i % len(STYLES)]) for i, label in enumerate(labels)]
 
 
 def _column_keys(columns: Sequence[ColumnSpec], shades: Sequence[str], log: bool) -> list[Artist]:
@@ -421,20 +432,20 @@ def _column_keys(columns: Sequence[ColumnSpec], shades: Sequence[str], log: bool
     return [Patch(color=shade, label=column.heading) for column, shade in pairs]
 
 
-def _common_keys(content: Content, dotted: bool, published: str = PAPER) -> list[Artist]:
+def _common_keys(content: Content, is_dotted: bool, outline: str = PAPER_COLOUR) -> list[Artist]:
     """Entries of fitted values, of dashed lines and of published values, where there are any."""
     keys: list[Artist] = []
     if any("fitted" in entry.marks for entry in content.entries):
-        hollow = _key("hollow: fitted", GREY, "o", face="white")
-        keys.append(hollow if dotted else Patch(color=pale(GREY), label="pale: fitted"))
+        hollow_key = _key("hollow: fitted", GREY, "o", face_shade="white")
+        keys.append(hollow_key if is_dotted else Patch(color=pale(GREY), label="pale: fitted"))
     if content.levels:
         keys.append(_key(content.level, "black", "", line="--"))
     if any(entry.published for entry in content.entries):
-        keys.append(_key("published", published, "D", face="none"))
+        keys.append(_key("published", outline, "D", face_shade="none"))
     return keys
 
 
-def _key(label: str, shade: str, marker: str, face: str = "", line: Style | Literal[""] = "") -> Artist:
+def _key(label: str, shade: str, marker: str, face_shade: str = "", line: Style | Literal[""] = "") -> Artist:
     key = Line2D([], [], color=shade, linestyle=line, marker=marker, markersize=4.5, label=label)
-    key.set_markerfacecolor(face or shade)
+    key.set_markerfacecolor(face_shade or shade)
     return key

@@ -15,7 +15,7 @@ from repro.reports.figures.palette import load_palette
 from repro.reports.figures.shown import Content, figure_content, figure_title, origin
 from repro.reports.tables.table import Table
 
-KINDS: dict[str, Callable[[Content], Drawing]] = {
+CHARTS: dict[str, Callable[[Content], Drawing]] = {
     "bars": bars,
     "grouped": grouped_bars,
     "stacked": stacked_bars,
@@ -24,13 +24,13 @@ KINDS: dict[str, Callable[[Content], Drawing]] = {
     "curves": curves,
 }
 
-LETTERS = {"title": 12, "key": 14, "below": 18}
+LETTERS_PER_INCH = {"title": 12, "key": 14, "below": 18}
 """Characters per inch at the font sizes used here."""
 
-LINE = {"title": 0.2, "key": 0.18, "below": 0.14}
+LINE_HEIGHT = {"title": 0.2, "key": 0.18, "below": 0.14}
 """Inches of a line of each."""
 
-KEY = 0.6
+KEY_WIDTH = 0.6
 """Inches of a legend entry beside its words."""
 
 
@@ -49,24 +49,26 @@ def draw(table: Table, format: str = "png", bare: bool = False) -> bytes:
         raise ValueError(f"table {table.experiment!r} has no `figure` section")
     palette = load_palette(table.experiment.partition("/")[0])
     content = figure_content(table, spec, palette)
-    picture, keys = KINDS[spec.kind](content)
+    picture, keys = CHARTS[spec.kind](content)
     keys = [] if [key.get_label() for key in keys] == ["ours"] else keys
-    title, below = ("", "") if bare else (figure_title(table, spec.title), origin(table, content))
-    frame(picture, title, keys, below, palette.own_system)
+    title, caption = ("", "") if bare else (figure_title(table, spec.title), origin(table, content))
+    frame(picture, title, keys, caption, palette.own_system)
     return export(picture, format)
 
 
-def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, bold: str = "") -> None:
+def frame(picture: Figure, title: str, keys: Sequence[Artist], caption: str, bold_text: str = "") -> None:
     """Add title and legend above and a source line below, for which the figure grows; key `bold` is bold."""
     width = picture.get_figwidth()
-    longest = max((len(str(key.get_label())) for key in keys), default=0) / LETTERS["key"] + KEY
-    across = min(max(int(width / longest), 1), max(len(keys), 1))
-    by_line = [keys[i::across] for i in range(across)]  # a legend is filled column by column
-    title = "\n".join(fill(line, int(width * LETTERS["title"])) for line in title.split("\n"))
+    longest = (
+        max((len(str(key.get_label())) for key in keys), default=0) / LETTERS_PER_INCH["key"] + KEY_WIDTH
+    )
+    columns = min(max(int(width / longest), 1), max(len(keys), 1))
+    column_keys = [keys[i::columns] for i in range(columns)]  # a legend is filled column by column
+    title = "\n".join(fill(line, int(width * LETTERS_PER_INCH["title"])) for line in title.split("\n"))
     legend = picture.legend(
-        handles=list(chain.from_iterable(by_line)),
+        handles=list(chain.from_iterable(column_keys)),
         loc="outside upper left",
-        ncols=across,
+        ncols=columns,
         fontsize=8,
         frameon=False,
         columnspacing=1.4,
@@ -75,13 +77,15 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], below: str, bold:
         alignment="left",
     )
     for text in legend.get_texts():
-        if bold and text.get_text() == bold:
+        if bold_text and text.get_text() == bold_text:
             text.set_fontweight("bold")
-    below = fill(below, int(width * LETTERS["below"]))
-    picture.supxlabel(below, fontsize=7, color=GREY, x=0.01, ha="left")
+    caption = fill(caption, int(width * LETTERS_PER_INCH["below"]))
+    picture.supxlabel(caption, fontsize=7, color=GREY, x=0.01, ha="left")
     rows = {
         "title": len(title.splitlines()),
-        "key": -(-len(keys) // across),
-        "below": len(below.splitlines()),
+        "key": -(-len(keys) // columns),
+        "below": len(caption.splitlines()),
     }
-    picture.set_figheight(picture.get_figheight() + sum(LINE[part] * count for part, count in rows.items()))
+    picture.set_figheight(
+        picture.get_figheight() + sum(LINE_HEIGHT[part] * count for part, count in rows.items())
+    )

@@ -14,16 +14,16 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-OURS, PAPER, GREY, GRID = "#15599b", "#c8501e", "#6b6b6b", "#e4e4e4"
-BASELINES = (
+OUR_COLOUR, PAPER_COLOUR, GREY, GRID_COLOUR = "#15599b", "#c8501e", "#6b6b6b", "#e4e4e4"
+BASELINE_COLOURS = (
     *("#d9a441", "#8a5a9f", "#5b8c5a", "#46a6a6", "#b0506a", "#8c8c8c"),
     *("#7a5c3e", "#a8b545", "#cf8fb5", "#3f4f57", "#e0b48f", "#7fb894"),
     *("#b3b3d9", "#8f7f2f"),
 )
 """Colours of baselines, in the order of a paper's list."""
-SERIES = ("#5d7f8c", "#c9a98b", "#8fa27c", "#94799c", "#3f5a5a", "#b98b82", "#a9b6c2", "#6d5f4b")
+SERIES_COLOURS = ("#5d7f8c", "#c9a98b", "#8fa27c", "#94799c", "#3f5a5a", "#b98b82", "#a9b6c2", "#6d5f4b")
 """Colours of series that are no systems; paler than those of systems, so that they are not read as one."""
-RAMP = ("#c3d3da", "#27454f")
+RAMP_ENDS = ("#c3d3da", "#27454f")
 """First and last colour of series that rise with a number."""
 
 
@@ -48,40 +48,42 @@ METADATA = {
 }
 """Metadata that would change from one drawing to the next, by format."""
 
-SHADES = 128
+SHADE_COUNT = 128
 """Colours of a PNG, which is stored with a palette: a third of the bytes."""
 
 
 def export(picture: Figure, format: str = "png") -> bytes:
     """The figure as PNG or PDF; the same drawing gives the same bytes."""
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     with rc_context({"pdf.fonttype": 42}):  # text that stays text in an editor
-        picture.savefig(out, format=format, metadata=METADATA[format])
-    return _fewer_colours(out) if format == "png" else out.getvalue()
+        picture.savefig(buffer, format=format, metadata=METADATA[format])
+    return _fewer_colours(buffer) if format == "png" else buffer.getvalue()
 
 
 def _fewer_colours(png: io.BytesIO) -> bytes:
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     with Image.open(png) as image:
-        flat = image.convert("RGB").quantize(SHADES, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        flat.save(out, format="png", optimize=True)
-    return out.getvalue()
+        quantized = image.convert("RGB").quantize(
+            SHADE_COUNT, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
+        quantized.save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
 
 
 def colour(series: int) -> str:
     """Colour of a series that is no system, cycling after the last one."""
-    return SERIES[series % len(SERIES)]
+    return SERIES_COLOURS[series % len(SERIES_COLOURS)]
 
 
 def ramp(count: int) -> list[str]:
     """Colours from light to dark, for series that rise with a number."""
-    first, last = (to_rgb(end) for end in RAMP)
+    first_shade, last_shade = (to_rgb(end) for end in RAMP_ENDS)
     shares = [i / max(count - 1, 1) for i in range(count)]
-    return [_mix(first, last, share) for share in shares]
+    return [_mix(first_shade, last_shade, share) for share in shares]
 
 
-def _mix(first: Shade, last: Shade, share: float) -> str:
-    red, green, blue = (a + (b - a) * share for a, b in zip(first, last, strict=True))
+def _mix(first_shade: Shade, last_shade: Shade, share: float) -> str:
+    red, green, blue = (a + (b - a) * share for a, b in zip(first_shade, last_shade, strict=True))
     return to_hex((red, green, blue))
 
 
@@ -95,5 +97,5 @@ def tidy(panel: Axes, grid: str) -> None:
     """Hide the top and right spines and draw a faint grid along one axis or both (`x`, `y` or `both`)."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)
-    panel.grid(axis=grid, color=GRID, linewidth=0.6)  # type: ignore[arg-type]
+    panel.grid(axis=grid, color=GRID_COLOUR, linewidth=0.6)  # type: ignore[arg-type]
     panel.set_axisbelow(True)

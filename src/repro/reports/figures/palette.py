@@ -14,12 +14,12 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import conf_entries
 from repro.core.reading import read_mapping
-from repro.reports.figures.paint import BASELINES, OURS, colour, ramp
+from repro.reports.figures.paint import BASELINE_COLOURS, OUR_COLOUR, colour, ramp
 from repro.reports.reference.names import FIELD_OF, load_names
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import TableRow, is_number
 
-SYSTEMS = tuple(label for label, field in FIELD_OF.items() if field == "system")
+SYSTEM_LABELS = tuple(label for label, field in FIELD_OF.items() if field == "system")
 """Labels whose values are systems."""
 
 
@@ -38,15 +38,17 @@ class Palette:
     def systems_of(self, labels: Mapping[str, str]) -> list[str]:
         """Display names of the systems that these labels name."""
         names = load_names()
-        return [names.find(self.paper, label, labels[label]).name for label in SYSTEMS if label in labels]
+        return [
+            names.find(self.paper, label, labels[label]).name for label in SYSTEM_LABELS if label in labels
+        ]
 
     def colours(self, systems: Sequence[str]) -> dict[str, str]:
         """The colour of each of these systems.
 
         One that the paper's list lacks takes the next colour after the list's last.
         """
-        listed = [*self.systems, *(system for system in dict.fromkeys(systems) if system not in self.systems)]
-        order = listed if self.own_system else ["", *listed]
+        names = [*self.systems, *(system for system in dict.fromkeys(systems) if system not in self.systems)]
+        order = names if self.own_system else ["", *names]
         return {system: _shade(order.index(system)) for system in systems}
 
     def column_systems(self, columns: Sequence[ColumnSpec]) -> list[str]:
@@ -60,8 +62,8 @@ class Palette:
             or [column.heading] * (column.heading in self.systems)
             for column in columns
         ]
-        common = set.intersection(*map(set, name_lists)) if len(name_lists) > 1 else set()
-        systems = [next((name for name in names if name not in common), "") for names in name_lists]
+        common_systems = set.intersection(*map(set, name_lists)) if len(name_lists) > 1 else set()
+        systems = [next((name for name in names if name not in common_systems), "") for names in name_lists]
         return [system if systems.count(system) == 1 else "" for system in systems]
 
     def column_colours(self, columns: Sequence[ColumnSpec]) -> list[str]:
@@ -69,8 +71,8 @@ class Palette:
         systems = self.column_systems(columns)
         if not any(systems):
             return neutral([column.where for column in columns])
-        shades, series = self.colours([system for system in systems if system]), iter(range(len(systems)))
-        return [shades[system] if system else colour(next(series)) for system in systems]
+        shades, indices = self.colours([system for system in systems if system]), iter(range(len(systems)))
+        return [shades[system] if system else colour(next(indices)) for system in systems]
 
     def row_systems(self, rows: Sequence[TableRow]) -> list[str]:
         """The system of each row, by its labels or its name; "" for a row that names none."""
@@ -83,18 +85,18 @@ class Palette:
         """The colour of each row's bar in a panel of one column."""
         systems = self.row_systems(rows)
         if len(set(systems)) == 1:
-            of_column = [] if column.baseline else self.systems_of(column.where)
-            systems = [of_column[0] if of_column else ""] * len(rows)
+            column_systems = [] if column.baseline else self.systems_of(column.where)
+            systems = [column_systems[0] if column_systems else ""] * len(rows)
         if not self.own_system:
-            return [OURS] * len(rows)
+            return [OUR_COLOUR] * len(rows)
         shades = self.colours(systems)
-        return [shades[system] if system else OURS for system in systems]
+        return [shades[system] if system else OUR_COLOUR for system in systems]
 
 
 def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
     """Colours of series with these labels, which differ in no system."""
     if len(labels) == 1:
-        return [OURS]
+        return [OUR_COLOUR]
     for name in {name for series in labels for name in series}:
         values = [series.get(name, "") for series in labels]
         if all(map(is_number, values)) and all(float(a) < float(b) for a, b in pairwise(values)):
@@ -103,7 +105,7 @@ def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _shade(index: int) -> str:
-    return BASELINES[(index - 1) % len(BASELINES)] if index else OURS
+    return BASELINE_COLOURS[(index - 1) % len(BASELINE_COLOURS)] if index else OUR_COLOUR
 
 
 def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
@@ -112,8 +114,8 @@ def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
     Raises:
         InputError: a file is malformed, or names a system of a paper twice.
     """
-    lists = conf_entries("reference/colours.yaml", _read, "list of colours", folders)
-    return Palette(paper, lists.get(paper, ()))
+    systems_by_paper = conf_entries("reference/colours.yaml", _read, "list of colours", folders)
+    return Palette(paper, systems_by_paper.get(paper, ()))
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 DRAWN_MARKS = ("fitted", "off", "best")
 """Marks that the figure shows by colour, position and length instead of words."""
 
-FEW = 3
+MOST_NAMED = 3
 """Rows or columns that are named as having a mark; more are counted."""
 
 
@@ -48,9 +48,9 @@ class Content:
     def heading(self) -> str:
         """Label of the axis that all columns share."""
         unit = self.columns[0].unit
-        usual = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
-        stated = self.spec.heading
-        return (UNITS.get(stated, stated) or usual).rstrip(" ↑↓")
+        usual_heading = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
+        stated_heading = self.spec.heading
+        return (UNITS.get(stated_heading, stated_heading) or usual_heading).rstrip(" ↑↓")
 
     def display(self, label: str, value: str) -> str:
         """What a label's value is called in the figure: as its `names` say, else as in tables."""
@@ -136,21 +136,25 @@ def _mark_sentences(content: Content) -> Iterator[str]:
         if entry.ours is not None
     ]
     for mark in MARKS:
-        marked = [mark in entry.marks for _, _, entry in values]
-        if mark in DRAWN_MARKS or not any(marked):
+        flags = [mark in entry.marks for _, _, entry in values]
+        if mark in DRAWN_MARKS or not any(flags):
             continue
-        if all(marked):
+        if all(flags):
             yield _meaning(mark)
             continue
-        names = _names([row for row, _, _ in values], marked) or _names([col for _, col, _ in values], marked)
-        yield f"{names or f'{sum(marked)} of {len(marked)} values'}: {_meaning(mark)}"
+        names = _names([row for row, _, _ in values], flags) or _names([col for _, col, _ in values], flags)
+        yield f"{names or f'{sum(flags)} of {len(flags)} values'}: {_meaning(mark)}"
 
 
 def _names(names: Sequence[str], have_mark: Sequence[bool]) -> str:
     """The few rows or columns with the mark, or those without it, if it is on whole ones; else ""."""
     with_mark = {name for name, has_mark in zip(names, have_mark, strict=True) if has_mark}
-    without = {name for name, has_mark in zip(names, have_mark, strict=True) if not has_mark}
-    if with_mark & without:
+    unmarked = {name for name, has_mark in zip(names, have_mark, strict=True) if not has_mark}
+    if with_mark & unmarked:
         return ""
-    few, sign = (with_mark, "") if len(with_mark) <= len(without) else (without, "all but ")
-    return sign + ", ".join(name for name in dict.fromkeys(names) if name in few) if len(few) <= FEW else ""
+    side, sign = (with_mark, "") if len(with_mark) <= len(unmarked) else (unmarked, "all but ")
+    return (
+        sign + ", ".join(name for name in dict.fromkeys(names) if name in side)
+        if len(side) <= MOST_NAMED
+        else ""
+    )

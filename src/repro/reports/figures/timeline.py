@@ -26,16 +26,16 @@ from repro.reports.figures.shown import figure_title, origin
 from repro.reports.spec.spec import LaneSpec, TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
-ROUNDS = "rounds"
+ROUNDS_ROW = "rounds"
 """Name of the excerpt's row that holds the rounds."""
 
-PREFILL = -1
+PREFILL_ROUND = -1
 """Round number of the prefill."""
 
-OUTER = ("request", "round", "pass")
+OUTER_KINDS = ("request", "round", "pass")
 """Kinds of slices that hold others; an excerpt has ops, phases, and rounds in a row of their own."""
 
-TOUCH = 1e-8
+TOUCH_SECONDS = 1e-8
 """Seconds by which neighbouring spans may overlap: what floating point makes of microseconds."""
 
 
@@ -75,24 +75,24 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     rounds = [r for r in rounds if r["request"] == rounds[0]["request"]]
     windows = [_find_rounds(window, rounds) for window in windows]
     events, stretches = parse_json(trace)["traceEvents"], []
-    times = {i: (micro(_number(r, "start")), micro(_number(r, "end"))) for i, r in enumerate(rounds)}
-    if any(window.first == PREFILL for window in windows):
-        times |= _prefill(events, times[0][0])
+    spans = {i: (micro(_number(r, "start")), micro(_number(r, "end"))) for i, r in enumerate(rounds)}
+    if any(window.first == PREFILL_ROUND for window in windows):
+        spans |= _prefill(events, spans[0][0])
     for window in windows:
         first, last = window.first, window.last
-        if first not in times or last not in times or last < first:
+        if first not in spans or last not in spans or last < first:
             raise InputError(
                 f"the timeline's window {first} to {last} is none of rounds 0 to {len(rounds) - 1}"
             )
-        start, end = times[first][0], times[last][1]
+        start, end = spans[first][0], spans[last][1]
         stretches.append((start, start + window.part * (end - start)))
-    row = 1 + max(int(event.get("tid", 0)) for event in events)
-    slices = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER]
-    slices += [_round_event(row, i, dict(enumerate(rounds)).get(i, {}), *times[i]) for i in sorted(times)]
+    lane_id = 1 + max(int(event.get("tid", 0)) for event in events)
+    slices = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER_KINDS]
+    slices += [_round_event(lane_id, i, dict(enumerate(rounds)).get(i, {}), *spans[i]) for i in sorted(spans)]
     slices = [
         e for e in slices if any(e["ts"] < end and e["ts"] + e["dur"] > start for start, end in stretches)
     ]
-    names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
+    names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": lane_id, "args": {"name": ROUNDS_ROW}}]
     names = [e for e in events if e["name"] in ("process_name", "thread_name")] + names
     rows = {e["tid"] for e in slices}
     excerpt_events = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + slices
@@ -107,7 +107,7 @@ def _find_rounds(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
         return window
     count = min(window.typical, len(rounds))
 
-    def off(start: int) -> float:
+    def deviation(start: int) -> float:
         """How far drafted and accepted tokens of a stretch are from the mean, each as a share of it."""
         stretch, total = rounds[start : start + count], 0.0
         for name in ("drafted", "accepted"):
@@ -115,7 +115,7 @@ def _find_rounds(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
             total += abs(sum(_number(r, name) for r in stretch) - mean) / (mean or 1.0)
         return total
 
-    first = min(range(len(rounds) - count + 1), key=off)
+    first = min(range(len(rounds) - count + 1), key=deviation)
     return replace(window, first=first, last=first + count - 1, typical=0)
 
 
@@ -124,20 +124,20 @@ def windows_of(text: str, windows: Sequence[WindowSpec], rounds: Sequence[Round]
     rounds = [r for r in rounds if r["request"] == rounds[0]["request"]]
     accepted, drafted = (sum(_number(r, n) for r in rounds) / len(rounds) for n in ("accepted", "drafted"))
     mean = f"mean of the request's {len(rounds)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
-    with_rounds = []
+    windows_with_rounds = []
     for window, (first, last) in zip(windows, parse_json(text)["otherData"]["windows"], strict=True):
         if window.typical:
             title = ", ".join(filter(None, (window.title, mean)))
             window = replace(window, first=first, last=last, typical=0, title=title)
-        with_rounds.append(window)
-    return with_rounds
+        windows_with_rounds.append(window)
+    return windows_with_rounds
 
 
-def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
+def _prefill(events: Sequence[Mapping[str, Any]], first_start: int) -> dict[int, tuple[int, int]]:
     """Start and end in microseconds of the prefill, up to the first round, as round -1; empty without one."""
     phases = (e for e in events if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"))
-    times = [(e["ts"], min(before, e["ts"] + e["dur"])) for e in phases if e["ts"] < before]
-    return {PREFILL: max(times)} if times else {}
+    times = [(e["ts"], min(first_start, e["ts"] + e["dur"])) for e in phases if e["ts"] < first_start]
+    return {PREFILL_ROUND: max(times)} if times else {}
 
 
 def _round_event(row: int, number: int, values: Round, start: int, end: int) -> dict[str, Any]:
@@ -173,25 +173,25 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
         InputError: a lane has no spans.
     """
     rows = spans_of(text)
-    rounds = rows.pop(ROUNDS)
+    rounds = rows.pop(ROUNDS_ROW)
     spans = sorted((span for row in rows.values() for span in row), key=lambda s: (s.start, s.end))
     by_lane: dict[str, list[tuple[int, DrawnSpan]]] = {spec.name: [] for spec in specs}
     for span in spans:
         lane = next((spec for spec in specs if span.name.startswith(spec.spans)), None)
-        overlapping = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]
-        if lane and overlapping:
-            earlier = [e for e in overlapping if e.start <= span.start + TOUCH]
-            by_lane[lane.name].append((int((earlier[-1] if earlier else overlapping[0]).name), span))
+        overlaps = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH_SECONDS]
+        if lane and overlaps:
+            past_rounds = [e for e in overlaps if e.start <= span.start + TOUCH_SECONDS]
+            by_lane[lane.name].append((int((past_rounds[-1] if past_rounds else overlaps[0]).name), span))
     blocks = []
     for spec in specs:
         if not by_lane[spec.name]:
             kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
             raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
-        since: dict[int, float] = {}
+        starts: dict[int, float] = {}
         for number, span in by_lane.get(spec.during, []):
-            since.setdefault(number, span.start)
+            starts.setdefault(number, span.start)
         for number, span in by_lane[spec.name]:
-            meanwhile = number in since and span.start >= since[number]
+            meanwhile = number in starts and span.start >= starts[number]
             blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
     return blocks
 
@@ -210,7 +210,7 @@ def write_timeline(
     rounds: Sequence[Round],
     folder: Path,
     outputs: Path | None = None,
-    earlier: Path | None = None,
+    archive: Path | None = None,
     formats: Collection[str] = ("png", "pdf"),
 ) -> dict[str, Path]:
     """Write the excerpt, its spans as CSV and its figure as `<experiment>/timeline.*`.
@@ -224,13 +224,13 @@ def write_timeline(
     """
     record = select_record(spec, records)
     stem = Path(table.experiment) / "timeline"
-    path, stored = folder / stem, (earlier or folder) / f"{stem}.json"
+    path, stored = folder / stem, (archive or folder) / f"{stem}.json"
     require_no_link(folder, path.parent).mkdir(parents=True, exist_ok=True)
     trace = outputs and outputs / (record.provenance.trace or "")
     if trace and trace.is_file():
         text = excerpt(read(trace), rounds, spec.windows, record.key)
     else:
-        text = read_text(require_no_link(earlier or folder, stored), JSON_BYTES) if stored.exists() else "{}"
+        text = read_text(require_no_link(archive or folder, stored), JSON_BYTES) if stored.exists() else "{}"
     if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
@@ -242,7 +242,7 @@ def write_timeline(
         if format not in formats:
             continue
         try:
-            picture = draw(table, spec, blocks, spans_of(text)[ROUNDS], format)
+            picture = draw(table, spec, blocks, spans_of(text)[ROUNDS_ROW], format)
         except Exception as wrong:  # whatever a library of pictures or fonts lacks on this machine
             raise InputError(f"its {format} cannot be drawn: {type(wrong).__name__}: {wrong}") from wrong
         files[kind] = Path(f"{path}.{format}")
@@ -286,7 +286,7 @@ def draw(
 
 
 def _round_text(round_span: DrawnSpan) -> str:
-    if int(round_span.name) == PREFILL:
+    if int(round_span.name) == PREFILL_ROUND:
         return "prefill"
     return f"round {round_span.name}: {round_span.args['accepted']} of {round_span.args['drafted']} accepted"
 
@@ -298,8 +298,8 @@ def _window(
     end = start + window.part * (rounds[-1].end - start)
     for i, lane in enumerate(spec.lanes):
         for shade, meanwhile in ((colour(i), False), (pale(colour(i)), True)):
-            of_lane = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
-            bars = [(b.start - start, b.end - b.start) for b in of_lane if b.start < end and b.end > start]
+            lane_parts = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
+            bars = [(b.start - start, b.end - b.start) for b in lane_parts if b.start < end and b.end > start]
             panel.broken_barh(bars, (i - 0.34, 0.68), facecolor=shade, linewidth=0)
     for span in rounds:
         if span.start >= end:

@@ -43,29 +43,29 @@ ESCAPES = {
     "§": r"\S{}",
     "★": r"$\star$",
 }
-BREAKS = re.compile(r"(/|=|,|@|\\_|(?<=[a-z0-9])\.(?=[a-z0-9]*[a-z]))(?=\S)")
+BREAK_POINTS = re.compile(r"(/|=|,|@|\\_|(?<=[a-z0-9])\.(?=[a-z0-9]*[a-z]))(?=\S)")
 """Where a long word may be broken: in paths, commands and ids of published values, but not in a number."""
 
-NUMBER = re.compile(r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<part>\d+))?(?P<rest>( .*)?)")
+NUMBER_PATTERN = re.compile(r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<part>\d+))?(?P<rest>( .*)?)")
 """A number, and what follows it: its interval and marks."""
 
-BEST = f" {MARKS['best'][0]}"
+BEST_SIGN = f" {MARKS['best'][0]}"
 
-HEADING, TEXT = 10, 20
+HEADING_WIDTH, TEXT_WIDTH = 10, 20
 """Characters of a line of a heading, and of a longer text in a table that is wide."""
 
-UPRIGHT, TURNED = 70, 110
+UPRIGHT_WIDTH, TURNED_WIDTH = 70, 110
 """Characters in a line of a table that fits an A4 page upright, and turned."""
 
-HEIGHT, HEIGHT_TURNED = 50, 26
+UPRIGHT_HEIGHT, TURNED_HEIGHT = 50, 26
 """Lines of a table with its notes that fit such a page."""
 
-LETTER, LEAST_LETTER = 4.4, 3.2
+LETTER_POINTS, LEAST_LETTER_POINTS = 4.4, 3.2
 """Points of a character of footnotesize, and of one that a paper's column makes as narrow as one can read."""
 
-SMALL = r"\footnotesize\setlength{\tabcolsep}{3pt}"
+SMALL_TYPE = r"\footnotesize\setlength{\tabcolsep}{3pt}"
 
-PACKAGES = {
+PACKAGE_MARKS = {
     "booktabs": r"\toprule",
     "siunitx": "",
     "textcomp": "",
@@ -84,7 +84,7 @@ def latex(text: str) -> str:
 
 def breakable(text: str) -> str:
     """Text escaped, with places where paths and commands may be broken."""
-    return BREAKS.sub(r"\1\\allowbreak{}", latex(text))
+    return BREAK_POINTS.sub(r"\1\\allowbreak{}", latex(text))
 
 
 def to_latex(page: Page, comments: Sequence[str], width: float | None = None) -> str:
@@ -99,45 +99,45 @@ def to_latex(page: Page, comments: Sequence[str], width: float | None = None) ->
         title = page.title if len(parts) == 1 else f"{page.title}, part {i} of {len(parts)}"
         notes = page.notes if i == len(parts) else ()
         body += _environment(part, breakable(title), label if i == 1 else "", notes, width)
-    packages = [name for name, mark in PACKAGES.items() if any(mark in line for line in body)]
-    ends = [f"% {line}".rstrip() for comment in comments for line in comment.splitlines()]
-    return "\n".join([rf"% needs \usepackage{{{','.join(packages)}}}", *body, *ends]) + "\n"
+    packages = [name for name, mark in PACKAGE_MARKS.items() if any(mark in line for line in body)]
+    comment_lines = [f"% {line}".rstrip() for comment in comments for line in comment.splitlines()]
+    return "\n".join([rf"% needs \usepackage{{{','.join(packages)}}}", *body, *comment_lines]) + "\n"
 
 
 def _parts(grid: Grid, width: float | None) -> list[Grid]:
     """The grid, divided by its columns if it is too wide, in a paper also by its rows if it is too high."""
-    most = TURNED if width is None else width / LEAST_LETTER
-    parts = grid.divide(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= most)
+    widest = TURNED_WIDTH if width is None else width / LEAST_LETTER_POINTS
+    parts = grid.divide(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= widest)
     if width is None:
         return parts
-    rows = HEIGHT - 10
-    starts = range(0, max(len(grid.lines), 1), rows)
-    return [replace(part, lines=part.lines[i : i + rows]) for part in parts for i in starts]
+    rows_per_part = UPRIGHT_HEIGHT - 10
+    starts = range(0, max(len(grid.lines), 1), rows_per_part)
+    return [replace(part, lines=part.lines[i : i + rows_per_part]) for part in parts for i in starts]
 
 
 def _environment(part: Grid, title: str, label: str, notes: Sequence[str], width: float | None) -> list[str]:
     """A part as a float or a longtable, on an upright page or a turned one."""
     if width is not None:
-        return _float(part, title, label, notes, bold=True)
+        return _float(part, title, label, notes, best_in_bold=True)
     widths = _widths(part)
-    turned = sum(widths) > UPRIGHT
+    is_turned = sum(widths) > UPRIGHT_WIDTH
     lines = [
         max(ceil(len(text) / (column_width or 1)) for text, column_width in zip(line, widths, strict=True))
         for line in part.lines
     ]
-    lines += [ceil(len(note) / (TURNED if turned else UPRIGHT)) for note in notes]
-    form = _longtable if sum(lines) > (HEIGHT_TURNED if turned else HEIGHT) else _float
-    environment = form(part, title, label, notes)
-    return [r"\begin{landscape}", *environment, r"\end{landscape}"] if turned else environment
+    lines += [ceil(len(note) / (TURNED_WIDTH if is_turned else UPRIGHT_WIDTH)) for note in notes]
+    make_environment = _longtable if sum(lines) > (TURNED_HEIGHT if is_turned else UPRIGHT_HEIGHT) else _float
+    environment = make_environment(part, title, label, notes)
+    return [r"\begin{landscape}", *environment, r"\end{landscape}"] if is_turned else environment
 
 
-def _float(part: Grid, title: str, label: str, notes: Sequence[str], bold: bool = False) -> list[str]:
+def _float(part: Grid, title: str, label: str, notes: Sequence[str], best_in_bold: bool = False) -> list[str]:
     return [
         r"\begin{table}",
-        rf"\centering{SMALL}" + (r"\sisetup{detect-weight=true}" if bold else ""),
+        rf"\centering{SMALL_TYPE}" + (r"\sisetup{detect-weight=true}" if best_in_bold else ""),
         rf"\caption{{{title}}}" + (rf"\label{{{label}}}" if label else ""),
         r"\begin{adjustbox}{max width=\linewidth}",
-        *_tabular(part, bold),
+        *_tabular(part, best_in_bold),
         r"\end{adjustbox}",
         *_below(notes),
         r"\end{table}",
@@ -146,7 +146,7 @@ def _float(part: Grid, title: str, label: str, notes: Sequence[str], bold: bool 
 
 def _longtable(part: Grid, title: str, label: str, notes: Sequence[str]) -> list[str]:
     table = _tabular(part, environment="longtable", caption=title, label=label or None)
-    return [rf"{{{SMALL}\setlength{{\LTcapwidth}}{{\linewidth}}", *table, *_below(notes), "}"]
+    return [rf"{{{SMALL_TYPE}\setlength{{\LTcapwidth}}{{\linewidth}}", *table, *_below(notes), "}"]
 
 
 def _below(notes: Sequence[str]) -> list[str]:
@@ -155,40 +155,42 @@ def _below(notes: Sequence[str]) -> list[str]:
 
 
 def _widths(grid: Grid) -> list[int]:
-    """Characters of each column; a text is broken into lines of `TEXT` if the table is too wide otherwise."""
-    cells = [max((len(line[i]) for line in grid.lines), default=0) for i in range(len(grid.alignment))]
-    heads = [
-        max(len(part), ceil(max(map(len, heading.wrap(HEADING))) / len(heading.parts)))
+    """Characters of each column; a text has lines of `TEXT_WIDTH` if the table is too wide otherwise."""
+    lengths = [max((len(line[i]) for line in grid.lines), default=0) for i in range(len(grid.alignment))]
+    heading_widths = [
+        max(len(part), ceil(max(map(len, heading.wrap(HEADING_WIDTH))) / len(heading.parts)))
         for heading in grid.headings
         for part in heading.parts
     ]
-    full = [max(pair) for pair in zip(cells, heads, strict=True)]
-    if sum(full) <= UPRIGHT:
-        return full
-    least = [width if letter == "r" else TEXT for width, letter in zip(cells, grid.alignment, strict=True)]
-    return [max(head, min(pair)) for head, *pair in zip(heads, cells, least, strict=True)]
+    full_widths = [max(pair) for pair in zip(lengths, heading_widths, strict=True)]
+    if sum(full_widths) <= UPRIGHT_WIDTH:
+        return full_widths
+    minima = [
+        width if letter == "r" else TEXT_WIDTH for width, letter in zip(lengths, grid.alignment, strict=True)
+    ]
+    return [max(head, min(pair)) for head, *pair in zip(heading_widths, lengths, minima, strict=True)]
 
 
-def _tabular(grid: Grid, bold: bool = False, **environment: str | None) -> list[str]:
+def _tabular(grid: Grid, best_in_bold: bool = False, **environment: str | None) -> list[str]:
     """The lines of a tabular, or of another environment; `bold`: the best values, not their sign."""
     from pandas import DataFrame, Index, MultiIndex  # late: it takes half a second, with jinja2
 
     widths = _widths(grid)
     columns = [[line[i] for line in grid.lines] for i in range(len(widths))]
-    if bold:
-        columns = [[text.removesuffix(BEST) for text in texts] for texts in columns]
+    if best_in_bold:
+        columns = [[text.removesuffix(BEST_SIGN) for text in texts] for texts in columns]
     forms = [_form(*column) for column in zip(columns, widths, grid.alignment, strict=True)]
-    cells = [
+    cell_rows = [
         [
             (r"\bfseries " if text != full_text else "") + _cell(text, form)
             for text, full_text, form in zip(texts, line, forms, strict=True)
         ]
         for texts, line in zip(zip(*columns, strict=True), grid.lines, strict=True)
     ]
-    above = [_shortstack(heading) for heading in grid.headings for _ in heading.parts]
-    below = [latex(part) for heading in grid.headings for part in heading.parts]
-    names = MultiIndex.from_arrays([above, below]) if any(below) else Index(above)
-    style = DataFrame(cells, columns=names).style.hide(axis="index")
+    headings = [_shortstack(heading) for heading in grid.headings for _ in heading.parts]
+    subheadings = [latex(part) for heading in grid.headings for part in heading.parts]
+    names = MultiIndex.from_arrays([headings, subheadings]) if any(subheadings) else Index(headings)
+    style = DataFrame(cell_rows, columns=names).style.hide(axis="index")
     text: str = style.to_latex(
         column_format="".join(forms), hrules=True, siunitx=True, multicol_align="c", **environment
     )
@@ -196,34 +198,34 @@ def _tabular(grid: Grid, bold: bool = False, **environment: str | None) -> list[
 
 
 def _shortstack(heading: Heading) -> str:
-    return r"\shortstack{" + r"\\".join(map(latex, heading.wrap(HEADING))) + "}"
+    return r"\shortstack{" + r"\\".join(map(latex, heading.wrap(HEADING_WIDTH))) + "}"
 
 
 def _form(texts: Sequence[str], width: int, letter: str) -> str:
     """A column's letter: numbers are aligned by siunitx, a text that is longer than its column is broken."""
-    numbers = [number for number in map(NUMBER.fullmatch, texts) if number]
+    numbers = [number for number in map(NUMBER_PATTERN.fullmatch, texts) if number]
     if letter != "r":
-        broken = any(len(text) > width for text in texts)
-        return rf">{{\raggedright\arraybackslash}}p{{{LETTER * width:.0f}pt}}" if broken else "l"
+        is_broken = any(len(text) > width for text in texts)
+        return rf">{{\raggedright\arraybackslash}}p{{{LETTER_POINTS * width:.0f}pt}}" if is_broken else "l"
     if not numbers:
         return "r"
     sign = "-" if any(number["sign"] for number in numbers) else ""
     digits, decimals = (max(len(number[name] or "") for number in numbers) for name in ("whole", "part"))
-    rest = max((number["rest"] for number in numbers), key=len)
-    after = f",table-space-text-post={_after(rest)}" if rest else ""
-    return f"S[table-format={sign}{digits}.{decimals}{after}]"
+    longest_suffix = max((number["rest"] for number in numbers), key=len)
+    suffix = f",table-space-text-post={_suffix(longest_suffix)}" if longest_suffix else ""
+    return f"S[table-format={sign}{digits}.{decimals}{suffix}]"
 
 
 def _cell(text: str, form: str) -> str:
     """A cell's text; in an aligned column what is no number is in braces."""
     if not form.startswith("S"):
         return breakable(text) if "p{" in form else latex(text)
-    number = NUMBER.fullmatch(text)
+    number = NUMBER_PATTERN.fullmatch(text)
     if number is None:
         return f"{{{latex(text)}}}"
-    return text.removesuffix(number["rest"]) + (_after(number["rest"]) if number["rest"] else "")
+    return text.removesuffix(number["rest"]) + (_suffix(number["rest"]) if number["rest"] else "")
 
 
-def _after(rest: str) -> str:
+def _suffix(suffix: str) -> str:
     """What follows a number, in braces, since it is text."""
-    return f"{{~{latex(rest.strip())}}}"
+    return f"{{~{latex(suffix.strip())}}}"

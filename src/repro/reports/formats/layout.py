@@ -16,7 +16,7 @@ from repro.reports.comparison.comparison import Published
 from repro.reports.comparison.frame import sentences, to_frame
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.reference.names import ANY_PAPER, load_names
 from repro.reports.spec.metric import MetricSpec
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import draws_words
@@ -26,9 +26,9 @@ from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 ABSENT = "—"
 NOT_RUN = "not run"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
-POINTS = ("%", "percentage_point")
+POINT_UNITS = ("%", "percentage_point")
 """Units whose values are compared with published ones by their difference: a ratio of shares says little."""
-UNVARIED = 3
+UNVARIED_ROWS = 3
 """Rows from which on a column of equal values is named below the table."""
 MOST_COLUMNS = 12
 """Columns of a printed table."""
@@ -49,8 +49,8 @@ class Heading:
 
     def wrap(self, letters: int) -> list[str]:
         """Its words in lines of so many characters, or of a longer word; the unit on a line of its own."""
-        first, bracket, unit = self.text.partition(" (")
-        lines = wrap(first, max(letters, 1), break_long_words=False, break_on_hyphens=False) or [""]
+        name, bracket, unit = self.text.partition(" (")
+        lines = wrap(name, max(letters, 1), break_long_words=False, break_on_hyphens=False) or [""]
         return [*lines, f"({unit}"] if bracket else lines
 
 
@@ -72,15 +72,15 @@ class Grid:
 
         Columns of one heading stay together. A grid of text alone, whose columns may wrap, stays whole.
         """
-        names = len(self.alignment) - len(self.alignment.lstrip("lp"))
-        if names == len(self.alignment) or fits(self):
+        name_count = len(self.alignment) - len(self.alignment.lstrip("lp"))
+        if name_count == len(self.alignment) or fits(self):
             return [self]
-        parts = [list(range(names))]
-        for i in range(names, len(self.headings)):
-            if len(parts[-1]) > names and not fits(self._of([*parts[-1], i])):
-                parts.append(list(range(names)))
-            parts[-1].append(i)
-        return [self._of(part) for part in parts]
+        column_parts = [list(range(name_count))]
+        for i in range(name_count, len(self.headings)):
+            if len(column_parts[-1]) > name_count and not fits(self._of([*column_parts[-1], i])):
+                column_parts.append(list(range(name_count)))
+            column_parts[-1].append(i)
+        return [self._of(part) for part in column_parts]
 
     def _of(self, headings: Sequence[int]) -> Grid:
         """The grid with some of its headings."""
@@ -121,20 +121,22 @@ def grid(table: Table) -> Grid:
     Rows that were not run and have published values are in `unrun_grid`.
     """
     rows = [row for row in table.rows if row not in _unrun(table)]
-    compared = [any(row.entries[i].published for row in rows) for i in range(len(table.columns))]
+    are_compared = [any(row.entries[i].published for row in rows) for i in range(len(table.columns))]
     headings = [Heading(name) for name in table.apart or (table.heading,)]
-    names = len(headings)
-    for column, has_paper in zip(table.columns, compared, strict=True):
+    name_count = len(headings)
+    for column, has_paper in zip(table.columns, are_compared, strict=True):
         headings.append(Heading(heading(column), ("ours", "paper", against(column)) if has_paper else ("",)))
-    shared = table.shared_marks
-    lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in rows]
-    alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
+    shared_marks = table.shared_marks
+    lines = [
+        (*_names(row, table.apart), *_line(row, table.columns, are_compared, shared_marks)) for row in rows
+    ]
+    alignment = "l" * name_count + "r" * sum(len(h.parts) for h in headings[name_count:])
     return Grid(tuple(headings), tuple(lines), alignment)
 
 
 def against(column: ColumnSpec) -> str:
     """How a column is compared with published values: by a ratio, or by a difference in points."""
-    return "points" if column.unit in POINTS else "ratio"
+    return "points" if column.unit in POINT_UNITS else "ratio"
 
 
 def _unrun(table: Table) -> list[TableRow]:
@@ -167,7 +169,7 @@ def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
 
 def printed_label(name: str, value: str) -> str:
     """A label's value as tables print it."""
-    return load_names().find(ANY, name, value).name
+    return load_names().find(ANY_PAPER, name, value).name
 
 
 def _row_name(row: TableRow) -> str:
@@ -178,12 +180,12 @@ def _row_name(row: TableRow) -> str:
 
 
 def _line(
-    row: TableRow, columns: Sequence[ColumnSpec], compared: Sequence[bool], shared: Sequence[str]
+    row: TableRow, columns: Sequence[ColumnSpec], are_compared: Sequence[bool], shared_marks: Sequence[str]
 ) -> list[str]:
     cells: list[str] = []
-    for column, has_paper, entry in zip(columns, compared, row.entries, strict=True):
-        missing = row.run and entry.ours is None and entry.failed is None and column.absent
-        cells.append(missing or entry_text(entry, column, shared))
+    for column, has_paper, entry in zip(columns, are_compared, row.entries, strict=True):
+        absent_text = row.run and entry.ours is None and entry.failed is None and column.absent
+        cells.append(absent_text or entry_text(entry, column, shared_marks))
         if has_paper:
             cells += [published_words(entry.published, column.digits), compared_words(entry, column)]
     return cells
@@ -195,14 +197,14 @@ def heading(column: ColumnSpec) -> str:
     return column.heading + (f" ({unit})" if unit else "") + ARROWS[column.better]
 
 
-def entry_text(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> str:
+def entry_text(entry: Entry, column: ColumnSpec, shared_marks: Sequence[str] = ()) -> str:
     """Our value with its uncertainty and its marks, except marks shared by the whole table."""
     if entry.failed is not None:
         return f"failed [{entry.failed}]"
     if entry.ours is None:
         return ABSENT
     if isinstance(entry.ours, str):
-        return entry.ours + signs(entry.marks, shared)
+        return entry.ours + signs(entry.marks, shared_marks)
     text = fixed_point(entry.ours, column.digits)
     if isinstance(entry.spread, float):
         text += f" ± {fixed_point(entry.spread, column.digits)}"
@@ -210,7 +212,7 @@ def entry_text(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> 
         text += f" [{', '.join(fixed_point(end, column.digits) for end in entry.interval)}]"
     if entry.band and not narrow(entry.band):
         text += f" {{{', '.join(fixed_point(end, column.digits) for end in entry.band)}}}"
-    return text + signs(entry.marks, shared)
+    return text + signs(entry.marks, shared_marks)
 
 
 def published_words(published: Published | None, digits: int) -> str:
@@ -221,15 +223,15 @@ def published_words(published: Published | None, digits: int) -> str:
 
 
 def range_words(
-    low: float | None, high: float | None, to_text: Callable[[float], str], negative: str = " to "
+    low: float | None, high: float | None, to_text: Callable[[float], str], negative_joiner: str = " to "
 ) -> str:
     """A value, a range, or a bound, each end in words; what stands between ends of which one is negative."""
-    first, last = (None if end is None else to_text(end) for end in (low, high))
-    if first is None or last is None:
-        return f"≤ {last}" if first is None else f"≥ {first}"
-    if first == last:
-        return first
-    return (negative if "-" in (first[:1], last[:1]) else "–").join((first, last))
+    low_text, high_text = (None if end is None else to_text(end) for end in (low, high))
+    if low_text is None or high_text is None:
+        return f"≤ {high_text}" if low_text is None else f"≥ {low_text}"
+    if low_text == high_text:
+        return low_text
+    return (negative_joiner if "-" in (low_text[:1], high_text[:1]) else "–").join((low_text, high_text))
 
 
 def three_digits(value: float) -> str:
@@ -244,13 +246,13 @@ def with_unit(text: str, unit: str) -> str:
 
 def compared_words(entry: Entry, column: ColumnSpec) -> str:
     """Our value against the published one: their ratio, or the difference of shares in points."""
-    if column.unit not in POINTS:
+    if column.unit not in POINT_UNITS:
         return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
     ours = entry.number
-    near = entry.published.nearest(ours) if entry.published and ours is not None else None
-    if near is None or ours is None:
+    nearest = entry.published.nearest(ours) if entry.published and ours is not None else None
+    if nearest is None or ours is None:
         return ABSENT
-    difference = ours - near
+    difference = ours - nearest
     text = fixed_point(difference, column.digits)
     return f"+{text}" if difference > 0 and float(text) else text
 
@@ -261,9 +263,9 @@ def fixed_point(number: float, digits: int) -> str:
     return text.lstrip("-") if not float(text) else text
 
 
-def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
+def signs(marks: Sequence[str], shared_marks: Sequence[str] = ()) -> str:
     """The signs of the marks that are not shared."""
-    symbols = [MARKS[mark][0] for mark in marks if mark not in shared]
+    symbols = [MARKS[mark][0] for mark in marks if mark not in shared_marks]
     return f" {' '.join(symbols)}" if symbols else ""
 
 
@@ -272,8 +274,8 @@ def notes(table: Table) -> list[str]:
     lines = [table.how_made + _bandless(table)] if table.how_made else []
     lines += [f"All our figures: {MARKS[mark][1]}." for mark in table.shared_marks]
     lines += table.legend
-    numbered = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
-    lines += number_footnotes(table.footnotes, numbered)
+    last_number = max([0, *(e.failed or 0 for e in table.entries), *(row.refused or 0 for row in table.rows)])
+    lines += number_footnotes(table.footnotes, last_number)
     lines += [*_equal_figures(table), *sentences(to_frame(table.comparisons)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
@@ -293,26 +295,26 @@ def _bandless(table: Table) -> str:
     return " No band: the assumed numbers were not varied." if has_costs and not has_bands else ""
 
 
-def number_footnotes(footnotes: Sequence[str], numbered: int) -> list[str]:
+def number_footnotes(footnotes: Sequence[str], numbered_count: int) -> list[str]:
     """Footnotes as lines; only the first ones, which values refer to, have numbers."""
-    return [f"[{i}] {text}" if i <= numbered else text for i, text in enumerate(footnotes, 1)]
+    return [f"[{i}] {text}" if i <= numbered_count else text for i, text in enumerate(footnotes, 1)]
 
 
 def _equal_figures(table: Table) -> Iterator[str]:
     """What does not change where one would expect it: a column over its rows, two columns over all rows."""
-    constant: list[str] = []
-    by_figures: dict[tuple[str, ...], list[str]] = {}
+    constant_headings: list[str] = []
+    headings_by_figures: dict[tuple[str, ...], list[str]] = {}
     rows = [row for row in table.rows if row.run]
     for i, column in enumerate(table.columns):
         entries = [row.entries[i] for row in rows if row.entries[i].ours is not None]
         texts = [entry_text(entry, column, tuple(MARKS)) for entry in entries]
-        if len(texts) >= UNVARIED and len(set(texts)) == 1:
-            constant.append(column.heading)
+        if len(texts) >= UNVARIED_ROWS and len(set(texts)) == 1:
+            constant_headings.append(column.heading)
         elif len(texts) == len(rows) > 1 and not column.baseline:
-            by_figures.setdefault((column.unit, *texts), []).append(column.heading)
-    if constant:
-        yield f"The same in every row: {'; '.join(constant)}."
-    for names in by_figures.values():
+            headings_by_figures.setdefault((column.unit, *texts), []).append(column.heading)
+    if constant_headings:
+        yield f"The same in every row: {'; '.join(constant_headings)}."
+    for names in headings_by_figures.values():
         if len(names) > 1:
             yield f"The same figures in all rows: {'; '.join(names)}."
 
@@ -350,8 +352,8 @@ def _interval_lines(table: Table) -> list[str]:
 
 def aside_grid(table: Table) -> Grid:
     """Published values for another workload, with our nearest value."""
-    names = ("published, for another workload", "paper", "nearest of ours", "where")
-    return Grid.of({**dict.fromkeys(names, "l"), "difference": "p"}, map(_aside_line, table.aside))
+    headings = ("published, for another workload", "paper", "nearest of ours", "where")
+    return Grid.of({**dict.fromkeys(headings, "l"), "difference": "p"}, map(_aside_line, table.aside))
 
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:
@@ -362,10 +364,10 @@ def _aside_line(aside: Aside) -> tuple[str, ...]:
     return aside.label, with_unit(value, aside.unit), ours, aside.artifact, aside.note
 
 
-SIGNIFICANT = 3
+SIGNIFICANT_DIGITS = 3
 """Digits that the smallest of the values keeps, also if its metric has fewer decimals."""
 
-MOST = 6
+MOST_DECIMALS = 6
 """Decimals that no value exceeds."""
 
 
@@ -374,17 +376,17 @@ def decimals(metric: MetricSpec, values: Iterable[Scalar]) -> int:
     numbers = [abs(value * metric.scale) for value in values if isinstance(value, (int, float)) and value]
     if not numbers or metric.digits == 0:
         return metric.digits
-    leading = math.floor(math.log10(min(numbers)))
-    return max(metric.digits, min(MOST, SIGNIFICANT - 1 - leading))
+    leading_exponent = math.floor(math.log10(min(numbers)))
+    return max(metric.digits, min(MOST_DECIMALS, SIGNIFICANT_DIGITS - 1 - leading_exponent))
 
 
 def value_words(metric: MetricSpec, value: Scalar) -> str:
     """A record's value in the metric's unit, without the unit; a string as it is."""
     if value is None or isinstance(value, str):
         return ABSENT if value is None else value
-    scaled = value * metric.scale + 0.0  # never -0.0
+    number = value * metric.scale + 0.0  # never -0.0
     digits = decimals(metric, [value])
-    return f"{scaled:.{SIGNIFICANT}g}" if 0 < abs(scaled) < 10**-digits else f"{scaled:.{digits}f}"
+    return f"{number:.{SIGNIFICANT_DIGITS}g}" if 0 < abs(number) < 10**-digits else f"{number:.{digits}f}"
 
 
 def unit_words(metric: MetricSpec) -> str:

@@ -40,7 +40,7 @@ CSV_HEADER = (
 MOST_ROWS = 200
 """Rows that a terminal gets of a table."""
 
-TEXT = 40
+TEXT_WIDTH = 40
 """Characters of a line of a column whose text may wrap, on the terminal."""
 
 
@@ -58,16 +58,16 @@ class _Screen:
     page: Page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        endless = options.update_width(sys.maxsize)
+        wide_options = options.update_width(sys.maxsize)
         yield Text(self.page.title, style="bold")
         for grid in self.page.grids:
-            top = replace(grid, lines=grid.lines[:MOST_ROWS])
-            parts = top.divide(
-                lambda part: console.measure(_rich(part), options=endless).maximum <= options.max_width
+            top_grid = replace(grid, lines=grid.lines[:MOST_ROWS])
+            parts = top_grid.divide(
+                lambda part: console.measure(_rich(part), options=wide_options).maximum <= options.max_width
             )
             yield from map(_rich, parts)
-            if (rest := len(grid.lines) - MOST_ROWS) > 0:
-                yield Text(f"and {rest} more rows, in the files", style="dim")
+            if (hidden_rows := len(grid.lines) - MOST_ROWS) > 0:
+                yield Text(f"and {hidden_rows} more rows, in the files", style="dim")
         yield from (Text(line, style="dim") for line in self.page.notes)
 
 
@@ -82,7 +82,7 @@ def _rich(grid: Grid) -> RichTable:
             justify="right" if letter == "r" else "left",
             vertical="bottom",
             no_wrap=letter == "r",
-            max_width=TEXT if letter == "p" else None,
+            max_width=TEXT_WIDTH if letter == "p" else None,
         )
     for line in grid.lines:
         table.add_row(*map(Text, line))
@@ -125,8 +125,8 @@ def _pipes(grid: Grid) -> str:
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """GitHub Markdown of plain words and numbers, without a line's end."""
     lines = [" | ".join(str(cell).replace("|", "/") for cell in row) for row in (headings, *rows)]
-    first, *body = [f"| {line} |" for line in lines]
-    return "\n".join([first, f"|{'---|' * len(headings)}", *body])
+    head, *body = [f"| {line} |" for line in lines]
+    return "\n".join([head, f"|{'---|' * len(headings)}", *body])
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
@@ -141,14 +141,14 @@ def _plain_text(text: str) -> str:
     """
     line = " ".join(text.splitlines())
     # Brackets alone are an interval; what follows makes them a link, or the place that links lead to.
-    special = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
+    special_characters = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
     parts = CODE_SPAN.split(line)  # text, code, text, code, ...
-    escaped = [_escape(part, "|" if i % 2 else special) for i, part in enumerate(parts)]
+    escaped = [_escape(part, "|" if i % 2 else special_characters) for i, part in enumerate(parts)]
     return "".join(escaped)
 
 
-def _escape(text: str, special: str) -> str:
-    return "".join(f"\\{c}" if c in special else c for c in text)
+def _escape(text: str, special_characters: str) -> str:
+    return "".join(f"\\{character}" if character in special_characters else character for character in text)
 
 
 def to_csv(table: Table) -> str:
@@ -166,18 +166,18 @@ def to_csv(table: Table) -> str:
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            head = [row.name, row.id, column.key, column.unit, column.better]
-            cells = " ".join(entry.cells), " ".join(entry.baseline)
+            lead = [row.name, row.id, column.key, column.unit, column.better]
+            keys = " ".join(entry.cells), " ".join(entry.baseline)
             entry_labels = {**row.labels, **column.where}
-            fields = [*_csv_entry(entry, row.run), "", *origin, *cells]
-            lines.append([*head, *fields, *(entry_labels.get(name, "") for name in labels)])
+            fields = [*_csv_entry(entry, row.run), "", *origin, *keys]
+            lines.append([*lead, *fields, *(entry_labels.get(name, "") for name in labels)])
     for aside in table.aside:
         ours = aside.ours or Entry()
         entry = replace(ours, published=aside.published, comparison=None)
-        cells = " ".join(ours.cells), " ".join(ours.baseline)
-        nearest = aside.column if aside.ours else None
-        head = [aside.label, "", "aside", *((nearest.unit, nearest.better) if nearest else (aside.unit, ""))]
-        lines.append([*head, *_csv_entry(entry), aside.note, *origin, *cells, *("" for _ in labels)])
+        keys = " ".join(ours.cells), " ".join(ours.baseline)
+        spec = aside.column if aside.ours else None
+        lead = [aside.label, "", "aside", *((spec.unit, spec.better) if spec else (aside.unit, ""))]
+        lines.append([*lead, *_csv_entry(entry), aside.note, *origin, *keys, *("" for _ in labels)])
     return csv_text(lines)
 
 
@@ -185,8 +185,8 @@ def _csv_entry(entry: Entry, run: bool = True) -> list[object]:
     published = entry.published or Published("", None, None)
     low, high = entry.interval or (None, None)
     band = entry.band or (None, None)
-    failed = "failed" if entry.failed is not None else "" if run else NOT_RUN
+    failure = "failed" if entry.failed is not None else "" if run else NOT_RUN
     marks, comparison = " ".join(entry.marks), entry.comparison
     verdicts = (comparison.verdict, comparison.point, comparison.certain) if comparison else (None, None, "")
     ends = (published.low, published.high, entry.ratio)
-    return [entry.ours, low, high, entry.n, *band, *ends, marks, failed, published.id, *verdicts]
+    return [entry.ours, low, high, entry.n, *band, *ends, marks, failure, published.id, *verdicts]

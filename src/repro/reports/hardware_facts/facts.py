@@ -22,12 +22,12 @@ from repro.reports.reference.reference import PublishedCell, find
 
 FACT = "fact"
 """Value of the `column` field of a fact in a CSV file."""
-CAPACITY = "billion_params"
+CAPACITY_UNIT = "billion_params"
 """Unit of the model size that fills a memory."""
-ROWS = "tokens"
+NUMBER_UNIT = "tokens"
 """Unit of all other numbers that are compared."""
-BITS, BILLION = 8, 1e9
-WORDS = ("name", "soc", "main")
+BITS_PER_BYTE, BILLION = 8, 1e9
+TEXT_ENTRIES = ("name", "soc", "main")
 """Entries of a device file that are strings; all others are numbers with a source."""
 
 
@@ -190,26 +190,28 @@ def _statement(fact: FactSpec, paper: str, sources: Sources) -> Statement:
         cell = find(sources.cells, fact.id)
         if cell.paper != paper:
             raise InputError(f"fact {fact.fact!r} is {cell.paper}'s, not {paper}'s")
-        unit = CAPACITY if fact.precision else ROWS if fact.device else cell.unit
+        unit = CAPACITY_UNIT if fact.precision else NUMBER_UNIT if fact.device else cell.unit
         published = in_unit(cell, unit, f"fact {fact.fact!r}")
         return Statement(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
     row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, checked by FactSpec
     if row is None:
         settings = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
         raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, settings)}")
-    text = f"{row['value']} {row['unit']}".strip()
-    return Statement(fact, row["section"], text, "", "", ours, basis)
+    row_text = f"{row['value']} {row['unit']}".strip()
+    return Statement(fact, row["section"], row_text, "", "", ours, basis)
 
 
 def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
     """Our entry of the device or its own engine, its source, and whether that is a paper or a fit."""
     device = _device(sources.devices, fact.device)
-    if fact.path in WORDS:
+    if fact.path in TEXT_ENTRIES:
         return str(device[fact.path]), f"{fact.device}: {fact.path}", False
-    numbers = {entry.path: entry for entry in facts(device)}
-    if fact.path not in numbers:
-        raise InputError(f"in device file {fact.device}: {unknown('entry', fact.path, [*WORDS, *numbers])}")
-    entry = numbers[fact.path]
+    all_facts = {entry.path: entry for entry in facts(device)}
+    if fact.path not in all_facts:
+        raise InputError(
+            f"in device file {fact.device}: {unknown('entry', fact.path, [*TEXT_ENTRIES, *all_facts])}"
+        )
+    entry = all_facts[fact.path]
     if not fact.precision:
         basis = f"{fact.device}: {fact.path} ({_source(entry)})"
         if fact.id:
@@ -219,13 +221,13 @@ def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
         raise InputError(f"fact {fact.fact!r}: {unknown('precision', fact.precision, sources.bits)}")
     bits = sources.bits[fact.precision]
     basis = f"{fact.device}: {fact.path} {entry.printed} ({_source(entry)}), {bits:.4g} bits a weight"
-    return entry.value * BITS / bits / BILLION, basis, entry.source in ("paper", "fitted")
+    return entry.value * BITS_PER_BYTE / bits / BILLION, basis, entry.source in ("paper", "fitted")
 
 
 def _device(folder: Path, name: str) -> Mapping[str, Any]:
-    files: Sequence[str] = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in files:
-        raise InputError(unknown("device", name, files))
+    device_names: Sequence[str] = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in device_names:
+        raise InputError(unknown("device", name, device_names))
     device = read_mapping(folder / f"{name}.yaml")
     return device_in_use({"device": device, "engine": {"name": OWN}})
 

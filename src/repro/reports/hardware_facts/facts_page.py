@@ -25,9 +25,9 @@ from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stateme
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import Entry, TableRow, legend
 
-HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
+ALIGNMENTS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Alignment of each column."""
-ORIGIN = "Nothing is emulated or measured: read from conf/reference and conf/device"
+ORIGIN_TEXT = "Nothing is emulated or measured: read from conf/reference and conf/device"
 
 
 def write_facts(
@@ -42,19 +42,21 @@ def write_facts(
         InputError: as `read_facts`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
     facts = read_facts(spec, sources)
-    facts_page, csv = page(spec, facts), partial(to_csv, facts)
-    picture = partial(draw, spec, facts) if spec.picture else None
-    return facts_page, write_page(facts_page, csv, [spec.paper], folder, bibliography, formats, picture)
+    facts_page, make_csv = page(spec, facts), partial(to_csv, facts)
+    draw_picture = partial(draw, spec, facts) if spec.picture else None
+    return facts_page, write_page(
+        facts_page, make_csv, [spec.paper], folder, bibliography, formats, draw_picture
+    )
 
 
 def page(spec: FactsSpec, facts: Sequence[Statement]) -> Page:
     """The facts as a page with one table; empty columns are left out."""
     lines = [_line(fact) for fact in facts]
-    used_columns = [any(line[i] != ABSENT for line in lines) for i in range(len(HEADINGS))]
-    headings = dict(compress(HEADINGS.items(), used_columns))
-    grid = Grid.of(headings, (tuple(compress(line, used_columns)) for line in lines))
+    has_text = [any(line[i] != ABSENT for line in lines) for i in range(len(ALIGNMENTS))]
+    headings = dict(compress(ALIGNMENTS.items(), has_text))
+    grid = Grid.of(headings, (tuple(compress(line, has_text)) for line in lines))
     notes = [*legend(mark for fact in facts for mark in fact.marks), *spec.footnotes]
-    notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    notes.append(f"{ORIGIN_TEXT}; made by `python -m repro experiment={spec.experiment}`.")
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
 
@@ -86,14 +88,14 @@ def to_csv(facts: Sequence[Statement]) -> str:
 @default_style
 def draw(spec: FactsSpec, facts: Sequence[Statement], format: str = "png") -> bytes:
     """PNG or PDF of our numbers as bars, with the published ones; the same facts give the same bytes."""
-    numbers = [fact for fact in facts if isinstance(fact.ours, float)]
-    entries = [Entry(ours=fact.ours, published=_number(fact)) for fact in numbers]
-    pairs = zip(numbers, entries, strict=True)
-    rows = [TableRow(fact.spec.reference, fact.spec.fact, (entry,)) for fact, entry in pairs]
-    column = ColumnSpec(FACT, "size", value=FACT, unit=numbers[0].unit, digits=2)
+    numeric_facts = [fact for fact in facts if isinstance(fact.ours, float)]
+    entries = [Entry(ours=fact.ours, published=_number(fact)) for fact in numeric_facts]
+    fact_entries = zip(numeric_facts, entries, strict=True)
+    rows = [TableRow(fact.spec.reference, fact.spec.fact, (entry,)) for fact, entry in fact_entries]
+    column = ColumnSpec(FACT, "size", value=FACT, unit=numeric_facts[0].unit, digits=2)
     figure = FigureSpec((FACT,))
     picture, keys = bars(Content(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
-    frame(picture, artifact_title(spec.title, spec.picture), keys, ORIGIN)
+    frame(picture, artifact_title(spec.title, spec.picture), keys, ORIGIN_TEXT)
     return export(picture, format)
 
 
@@ -105,7 +107,7 @@ def _line(fact: Statement) -> tuple[str, ...]:
         ours = with_unit(f"{ours:.3g}", fact.unit) + signs(fact.marks)
     ratio = "" if fact.ratio is None else f"{fact.ratio:.2f}"
     cells = (fact.spec.fact, f"sec. {fact.section}", published, ours, ratio, fact.basis, _remark(fact))
-    return tuple(word or ABSENT for word in cells)
+    return tuple(cell or ABSENT for cell in cells)
 
 
 def _number(fact: Statement) -> Published | None:

@@ -18,16 +18,16 @@ from repro.reports.intervals.bootstrap import Total, Totals, figure, interval
 Sums = dict[str, float]
 """What one prompt adds to each sum."""
 
-CLOSE = 1e-6
+RELATIVE_TOLERANCE = 1e-6
 """Largest relative difference between a figure of the lines and the record's value."""
 
-NARROW = 1e-3
+NARROW_WIDTH = 1e-3
 """Relative width of intervals that are left out: nothing in them depends on the prompts."""
 
-ONE = "prompts"
+PROMPT_COUNT = "prompts"
 """The sum to which every prompt, example or request adds 1, so that a ratio to it is a mean."""
 
-GENERATION = {
+GENERATION_RATIOS = {
     "decode_tokens_per_s": ("emitted", "seconds"),
     "time_per_token": ("seconds", "emitted"),
     "acceptance_length": ("verified", "calls"),
@@ -40,11 +40,11 @@ GENERATION = {
     "retention": ("accepted", "possible"),
     "draft_correctness": ("right", "drafted"),
     "joules_per_token": ("decode_joules", "emitted"),
-    "rouge_l": ("rouge_l", ONE),
-    "ttft": ("ttft", ONE),
-    "latency": ("latency", ONE),
-    "answer_seconds": ("latency", ONE),
-    "answer_joules": ("answer_joules", ONE),
+    "rouge_l": ("rouge_l", PROMPT_COUNT),
+    "ttft": ("ttft", PROMPT_COUNT),
+    "latency": ("latency", PROMPT_COUNT),
+    "answer_seconds": ("latency", PROMPT_COUNT),
+    "answer_joules": ("answer_joules", PROMPT_COUNT),
     "target_pass": ("target_seconds", "target_passes"),
     "target_loading": ("loading_seconds", "target_passes"),
     "target_computing": ("computing_seconds", "target_passes"),
@@ -57,7 +57,7 @@ GENERATION = {
 }
 """Figures of generated answers that are ratios of two sums over prompts."""
 
-TOTALS = {
+GENERATION_SUMS = {
     "decode_seconds": "seconds",
     "decode_tokens": "emitted",
     "target_calls": "calls",
@@ -68,42 +68,42 @@ TOTALS = {
 }
 """Figures of generated answers that are sums over prompts."""
 
-COUNTED = ("calls", "verified", "accepted", "rows", "draftings", "drafted", "errors", "useless", "right")
+COUNTED_SUMS = ("calls", "verified", "accepted", "rows", "draftings", "drafted", "errors", "useless", "right")
 """Sums of rounds, to which a prompt without a verification adds nothing."""
 
-ACCURACY = {
-    "accuracy": ("right", ONE),
-    "baseline_accuracy": ("baseline_right", ONE),
-    "difference": ("gained", ONE),
-    "last_token": ("last_right", ONE),
-    "last_token_difference": ("last_gained", ONE),
+ACCURACY_RATIOS = {
+    "accuracy": ("right", PROMPT_COUNT),
+    "baseline_accuracy": ("baseline_right", PROMPT_COUNT),
+    "difference": ("gained", PROMPT_COUNT),
+    "last_token": ("last_right", PROMPT_COUNT),
+    "last_token_difference": ("last_gained", PROMPT_COUNT),
     "nats_per_token": ("nats", "tokens"),
     "nats_lost": ("nats_more", "tokens"),
 }
-SERVING = {
-    "ttft": ("ttft", ONE),
-    "tpot": ("tpot", ONE),
-    "full_ttft": ("full_ttft", ONE),
-    "full_tpot": ("full_tpot", ONE),
+SERVING_RATIOS = {
+    "ttft": ("ttft", PROMPT_COUNT),
+    "tpot": ("tpot", PROMPT_COUNT),
+    "full_ttft": ("full_ttft", PROMPT_COUNT),
+    "full_tpot": ("full_tpot", PROMPT_COUNT),
     "ttft_speedup": ("full_ttft", "ttft"),
     "tpot_speedup": ("full_tpot", "tpot"),
-    "prompt_level": ("prompt_level", ONE),
-    "model_level": ("model_level", ONE),
-    "prompt_tokens": ("prompt_tokens", ONE),
+    "prompt_level": ("prompt_level", PROMPT_COUNT),
+    "model_level": ("model_level", PROMPT_COUNT),
+    "prompt_tokens": ("prompt_tokens", PROMPT_COUNT),
     "read_share": ("read", "prompt_tokens"),
     "switch_seconds": ("switch", "switched"),
     "switch_share": ("switch", "ttft"),
-    "deciding_seconds": ("deciding", ONE),
+    "deciding_seconds": ("deciding", PROMPT_COUNT),
     "deciding_share": ("deciding", "ttft"),
-    "deciding_share_of_full": ("deciding_of_full", ONE),
-    "met": ("met", ONE),
-    "fell_back": ("fell_back", ONE),
-    "accuracy": ("right", ONE),
-    "accuracy_in_time": ("in_time", ONE),
+    "deciding_share_of_full": ("deciding_of_full", PROMPT_COUNT),
+    "met": ("met", PROMPT_COUNT),
+    "fell_back": ("fell_back", PROMPT_COUNT),
+    "accuracy": ("right", PROMPT_COUNT),
+    "accuracy_in_time": ("in_time", PROMPT_COUNT),
 }
 """Figures of examples and of requests that are ratios of two sums over them."""
 
-PERCENT = ("right", "baseline_right", "last_right", "baseline_last", "met", "fell_back")
+PERCENT_FIELDS = ("right", "baseline_right", "last_right", "baseline_last", "met", "fell_back")
 """Fields of examples and requests that are 0 or 1, and whose mean is in percent."""
 
 
@@ -116,11 +116,13 @@ def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()
         answers: its stored answers, which have what rounds do not: energy, similarity, latency.
     """
     by_figure = {}
-    for name, of_prompts in _parts(lines, answers).items():
-        value, computed = record.figure(name), figure(of_prompts)
-        number = isinstance(value, (int, float)) and computed is not None
-        if number and math.isclose(float(computed or 0), float(value or 0), rel_tol=CLOSE, abs_tol=1e-12):
-            by_figure[name] = of_prompts
+    for name, prompt_totals in _parts(lines, answers).items():
+        value, sample_ratio = record.figure(name), figure(prompt_totals)
+        is_number = isinstance(value, (int, float)) and sample_ratio is not None
+        if is_number and math.isclose(
+            float(sample_ratio or 0), float(value or 0), rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-12
+        ):
+            by_figure[name] = prompt_totals
     return by_figure
 
 
@@ -132,7 +134,7 @@ def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Roun
     """
     if not record.done:
         return record
-    intervals = {name: interval(of_prompts) for name, of_prompts in totals(record, lines, answers).items()}
+    intervals = {name: interval(by_prompt) for name, by_prompt in totals(record, lines, answers).items()}
     ends = {name: pair for name, pair in intervals.items() if pair and not narrow(pair)}
     return replace(record, uncertainty={**recorded_uncertainty(record), **ends})
 
@@ -142,8 +144,8 @@ def recorded_uncertainty(record: Record) -> dict[str, Spread]:
 
     A value with ends beside it (`NAME_low`, `NAME_high`) has these.
     """
-    hidden, values = GENERATION if record.provenance.clock == "wall" else {}, record.values
-    recorded = {name: spread for name, spread in record.uncertainty.items() if name not in hidden}
+    hidden_names, values = GENERATION_RATIOS if record.provenance.clock == "wall" else {}, record.values
+    recorded = {name: spread for name, spread in record.uncertainty.items() if name not in hidden_names}
     pairs = {name: (values.get(f"{name}_low"), values.get(f"{name}_high")) for name in values}
     ends = {
         name: (float(low), float(high))
@@ -155,7 +157,7 @@ def recorded_uncertainty(record: Record) -> dict[str, Spread]:
 
 def narrow(ends: tuple[float, float]) -> bool:
     """Whether nothing in an interval depends on the prompts."""
-    return ends[1] - ends[0] <= NARROW * abs(ends[1])
+    return ends[1] - ends[0] <= NARROW_WIDTH * abs(ends[1])
 
 
 def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals]:
@@ -165,14 +167,14 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
     if {"request", "emitted"} <= names:
         return _generation(_answer_sums(lines, answers), _by_round(lines))
     if {"met", "ttft"} <= names:
-        return _ratios(_row_sums(lines, _request_row), SERVING)
-    scored = not names.isdisjoint(("baseline_right", "baseline_nats"))
-    return _ratios(_row_sums(lines, _example_row), ACCURACY) if scored else {}
+        return _ratios(_row_sums(lines, _request_row), SERVING_RATIOS)
+    is_scored = not names.isdisjoint(("baseline_right", "baseline_nats"))
+    return _ratios(_row_sums(lines, _example_row), ACCURACY_RATIOS) if is_scored else {}
 
 
 def _round_sums(lines: Sequence[Round]) -> dict[str, Sums]:
     """The sums of each prompt over lines of its answers."""
-    by_prompt: dict[str, Sums] = defaultdict(lambda: defaultdict(float, dict.fromkeys(COUNTED, 0.0)))
+    by_prompt: dict[str, Sums] = defaultdict(lambda: defaultdict(float, dict.fromkeys(COUNTED_SUMS, 0.0)))
     for line in lines:
         sums, numbers = by_prompt[str(line["request"])], cast("Mapping[str, float]", line)
         emitted, accepted = numbers.get("emitted") or 0.0, numbers.get("accepted") or 0.0
@@ -204,7 +206,7 @@ def _answer_sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, 
             if isinstance(value, (int, float)):
                 sums[name] = float(value)
     for sums in by_prompt.values():
-        sums[ONE] = 1.0
+        sums[PROMPT_COUNT] = 1.0
         if {"prefill_joules", "decode_joules"} <= sums.keys():
             sums["answer_joules"] = sums["prefill_joules"] + sums["decode_joules"]
     return by_prompt
@@ -212,40 +214,43 @@ def _answer_sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, 
 
 def _by_round(lines: Sequence[Round]) -> dict[str, list[Sums]]:
     """The sums of each prompt in each round of it, where a clock answered it several times."""
-    by_prompt: dict[str, list[list[Round]]] = defaultdict(list)
+    lines_by_prompt: dict[str, list[list[Round]]] = defaultdict(list)
     for line in lines:
-        answer_lines = by_prompt[str(line["request"])]
+        answer_lines = lines_by_prompt[str(line["request"])]
         if not answer_lines or line.get("round") == 0:
             answer_lines.append([])
         answer_lines[-1].append(line)
     return {
-        prompt: [_round_sums(part)[prompt] for part in answer_lines]
-        for prompt, answer_lines in by_prompt.items()
+        prompt: [_round_sums(round_lines)[prompt] for round_lines in answer_lines]
+        for prompt, answer_lines in lines_by_prompt.items()
         if len(answer_lines) > 1
     }
 
 
-def _generation(by_prompt: Mapping[str, Sums], by_round: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
+def _generation(by_prompt: Mapping[str, Sums], by_answer: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
     share = 1 / len(by_prompt)  # so that the sums below add up to one
     parts = {prompt: {**sums, "share": share} for prompt, sums in by_prompt.items()}
-    pairs = {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}}
+    pairs = {
+        **GENERATION_RATIOS,
+        **{name: (numerator, "share") for name, numerator in GENERATION_SUMS.items()},
+    }
     figures = _ratios(parts, pairs)
-    for prompt, rounds in by_round.items():
+    for prompt, rounds in by_answer.items():
         parts_of_rounds = [{**sums, "share": share / len(rounds)} for sums in rounds]
-        for name, (above, below) in pairs.items():
-            if name in figures and all({above, below} <= sums.keys() for sums in parts_of_rounds):
-                round_totals = tuple((sums[above], sums[below]) for sums in parts_of_rounds)
+        for name, (numerator, denominator) in pairs.items():
+            if name in figures and all({numerator, denominator} <= sums.keys() for sums in parts_of_rounds):
+                round_totals = tuple((sums[numerator], sums[denominator]) for sums in parts_of_rounds)
                 figures[name] = {**figures[name], prompt: figures[name][prompt]._replace(rounds=round_totals)}
     return figures
 
 
-def _row_sums(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str, Sums]:
+def _row_sums(lines: Sequence[Round], row_name: Callable[[Round, int], str]) -> dict[str, Sums]:
     """The sums of each dataset row: of its example, or of all requests that ask it."""
-    rows: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
+    sums_by_row: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for number, line in enumerate(lines):
         values = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
-        values |= {name: 100.0 * values[name] for name in PERCENT if name in values}
-        values[ONE] = 1.0
+        values |= {name: 100.0 * values[name] for name in PERCENT_FIELDS if name in values}
+        values[PROMPT_COUNT] = 1.0
         if {"right", "baseline_right"} <= values.keys():
             values["gained"] = values["right"] - values["baseline_right"]
         if {"last_right", "baseline_last"} <= values.keys():
@@ -258,10 +263,10 @@ def _row_sums(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[
             values["in_time"] = values["right"] * bool(values["met"])
         if values.get("full_ttft") and "deciding" in values:
             values["deciding_of_full"] = values["deciding"] / values["full_ttft"]
-        sums = rows[row(line, number)]
+        sums = sums_by_row[row_name(line, number)]
         for name, value in values.items():
             sums[name] += value
-    return rows
+    return sums_by_row
 
 
 def _example_row(line: Round, number: int) -> str:
@@ -275,9 +280,9 @@ def _request_row(line: Round, number: int) -> str:
 
 def _ratios(by_prompt: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> dict[str, Totals]:
     """The ratios whose two sums are known of every prompt."""
-    common = set.intersection(*({*sums} for sums in by_prompt.values()))
+    common_names = set.intersection(*({*sums} for sums in by_prompt.values()))
     return {
-        name: {prompt: Total(sums[above], sums[below]) for prompt, sums in by_prompt.items()}
-        for name, (above, below) in pairs.items()
-        if {above, below} <= common
+        name: {prompt: Total(sums[numerator], sums[denominator]) for prompt, sums in by_prompt.items()}
+        for name, (numerator, denominator) in pairs.items()
+        if {numerator, denominator} <= common_names
     }

@@ -16,10 +16,10 @@ from repro.records.record import Record
 from repro.reports.intervals.bootstrap import Totals, resample
 from repro.reports.intervals.rounds import totals
 
-COUNTED = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
+COUNT_NAMES = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
 """Values that count what a cell was asked, with their names."""
 
-CACHED = 64
+CACHED_DRAWS = 64
 """Drawn figures that are kept, of 80 kB each: those of a row of a table."""
 
 
@@ -33,7 +33,7 @@ class LineSource(Protocol):
         """The answers of a cell."""
 
 
-CELLS = 400
+CACHED_CELLS = 400
 """Cells whose lines are held at once: those of the largest table."""
 
 
@@ -43,11 +43,11 @@ class Samples:
     `rounds` has the rounds, examples or requests of a cell by its key, `answers` what it answered.
     """
 
-    def __init__(self, lines: LineSource) -> None:
-        self.rounds = lru_cache(CELLS)(lines.rounds)
-        self.answers = lru_cache(CELLS)(lines.answers)
+    def __init__(self, line_source: LineSource) -> None:
+        self.rounds = lru_cache(CACHED_CELLS)(line_source.rounds)
+        self.answers = lru_cache(CACHED_CELLS)(line_source.answers)
         self._totals: dict[str, dict[str, Totals]] = {}
-        self._cached_draw = lru_cache(CACHED)(self._draw)
+        self._cached_draw = lru_cache(CACHED_DRAWS)(self._draw)
         self._examples = cache(self._count_examples)
 
     def totals(self, record: Record) -> dict[str, Totals]:
@@ -65,17 +65,17 @@ class Samples:
     def _count_examples(self, key: str) -> int:
         return len({line.get("row_hash") for line in self.answers(key)} - {None})
 
-    def figure_draws(self, record: Record, name: str, among: Collection[str]) -> Array | None:
+    def figure_draws(self, record: Record, name: str, prompts: Collection[str]) -> Array | None:
         """A figure of a record over each draw of some prompts; `None` if its lines do not give one.
 
         Nobody changes it: several columns have ratios of the same figure.
         """
         if name not in self.totals(record):
             return None
-        return self._cached_draw(record.key, name, _source(record), frozenset(among))
+        return self._cached_draw(record.key, name, _source(record), frozenset(prompts))
 
-    def _draw(self, key: str, name: str, source: str, among: frozenset[str]) -> Array | None:
-        return resample(self._totals[key][name], source, among)
+    def _draw(self, key: str, name: str, dataset: str, prompts: frozenset[str]) -> Array | None:
+        return resample(self._totals[key][name], dataset, prompts)
 
     def together(self, records: Iterable[Record]) -> JointSamples:
         """The records' figures, resampled over all their prompts at once."""
@@ -114,12 +114,12 @@ def distinct(records: Sequence[Record], samples: Samples | None = None) -> int |
     Records of the same rows and the same target read the same text, which counts once; so do equal examples
     of a record whose `samples` name them.
     """
-    largest: dict[tuple[str, str], int] = {}
+    largest_counts: dict[tuple[str, str], int] = {}
     for record in records:
-        counts = [value for name in COUNTED if isinstance(value := record.values.get(name), int)]
+        counts = [value for name in COUNT_NAMES if isinstance(value := record.values.get(name), int)]
         if record.done and counts and record.provenance.weights != "none":
             inputs = record.provenance.inputs
             stream = (str(inputs.get("dataset")), str(inputs.get("target")))
             count = (samples.examples(record) if samples else 0) or max(counts)
-            largest[stream] = max(largest.get(stream, 0), count)
-    return sum(largest.values()) or None
+            largest_counts[stream] = max(largest_counts.get(stream, 0), count)
+    return sum(largest_counts.values()) or None

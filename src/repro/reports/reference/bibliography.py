@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders, merge_entries
 from repro.core.registry import unknown
 
-OWN = "repro"
+OWN_KEY = "repro"
 
 
 def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
@@ -50,7 +50,7 @@ def papers_of(name: str, component: type) -> list[str]:
     path = Path(inspect.getfile(component))
     texts = (name, path.parent.name, component.__doc__, sys.modules[component.__module__].__doc__)
     text = " ".join(filter(None, texts)).lower().replace("-", "_")
-    return [paper for paper in load_bibliography() if paper != OWN and re.search(rf"\b{paper}\b", text)]
+    return [paper for paper in load_bibliography() if paper != OWN_KEY and re.search(rf"\b{paper}\b", text)]
 
 
 def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
@@ -59,7 +59,7 @@ def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
     Raises:
         InputError: a paper has no entry.
     """
-    for paper in (*papers, OWN):
+    for paper in (*papers, OWN_KEY):
         if paper not in entries:
             raise InputError(unknown("BibTeX entry", paper, entries))
-    return [entries[paper] for paper in (*papers, OWN)]
+    return [entries[paper] for paper in (*papers, OWN_KEY)]

@@ -16,7 +16,7 @@ from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.reports.reference.reference import COLUMNS
 
-ANY = "any"
+ANY_PAPER = "any"
 """The section of names that hold for every paper."""
 
 FIELD_OF = {
@@ -31,7 +31,7 @@ FIELD_OF = {
 }
 """The field of a published cell that a label corresponds to."""
 
-FIELDS = tuple(name for name in COLUMNS if name != "id" and not name.startswith("value_"))
+PUBLISHED_FIELDS = tuple(name for name in COLUMNS if name != "id" and not name.startswith("value_"))
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class DisplayNames:
         An entry `*` of a label holds for all other values; in its texts `*` stands for the value. Without
         any entry the display name is the value, and that is also the published text.
         """
-        for key in (f"{paper}/{label}/{value}", f"{ANY}/{label}/{value}"):
+        for key in (f"{paper}/{label}/{value}", f"{ANY_PAPER}/{label}/{value}"):
             if key in self._entries:
                 return self._with_default(self._entries[key], label, value)
-        for key in (f"{paper}/{label}/*", f"{ANY}/{label}/*"):
+        for key in (f"{paper}/{label}/*", f"{ANY_PAPER}/{label}/*"):
             if key in self._entries:
                 entry = self._entries[key]
                 texts = {f: tuple(t.replace("*", value) for t in ts) for f, ts in entry.published.items()}
@@ -67,9 +67,9 @@ class DisplayNames:
 
     def spellings(self, paper: str, label: str) -> dict[str, str]:
         """The value that each published text of a label stands for."""
-        start = f"{paper}/{label}/"
+        prefix = f"{paper}/{label}/"
         entries = {
-            key.removeprefix(start): spec for key, spec in self._entries.items() if key.startswith(start)
+            key.removeprefix(prefix): spec for key, spec in self._entries.items() if key.startswith(prefix)
         }
         return {
             text: value
@@ -94,7 +94,7 @@ def load_names(folders: Sequence[Path] | None = None) -> DisplayNames:
     return DisplayNames(conf_entries("reference/names.yaml", _read, "name", folders))
 
 
-OF_STAND_INS = "stand_ins: "
+STAND_INS_PREFIX = "stand_ins: "
 """Before a footnote of a table in which stand-ins compute; left out where the models do."""
 
 
@@ -103,16 +103,16 @@ def load_notes(folders: Sequence[Path] | None = None) -> dict[str, str]:
     return conf_entries("reference/notes.yaml", _read_notes, "shared footnote", folders)
 
 
-def footnotes(notes: Sequence[str], shared: Mapping[str, str]) -> list[str]:
+def footnotes(notes: Sequence[str], shared_notes: Mapping[str, str]) -> list[str]:
     """The text of each note: a shared one's by its name (a single word), or the note itself.
 
     Raises:
         InputError: there is no shared footnote with that name.
     """
     for note in notes:
-        if note.isidentifier() and note not in shared:
-            raise InputError(unknown("shared footnote", note, shared))
-    return [shared.get(note, note) for note in notes]
+        if note.isidentifier() and note not in shared_notes:
+            raise InputError(unknown("shared footnote", note, shared_notes))
+    return [shared_notes.get(note, note) for note in notes]
 
 
 def _read_notes(path: Path) -> dict[str, str]:
@@ -142,7 +142,9 @@ def _entry(path: Path, where: str, value: str, entry: Any) -> NameSpec:
     fields = dict(_mapping(path, where, entry))
     name = str(fields.pop("name", value))
     for key in fields:
-        if key not in FIELDS:
-            raise InputError(f"{path}, {where}: {unknown('field of a published cell', str(key), FIELDS)}")
+        if key not in PUBLISHED_FIELDS:
+            raise InputError(
+                f"{path}, {where}: {unknown('field of a published cell', str(key), PUBLISHED_FIELDS)}"
+            )
     texts = {key: tuple(map(str, t)) if isinstance(t, list) else (str(t),) for key, t in fields.items()}
     return NameSpec(name, texts)

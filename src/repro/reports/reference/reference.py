@@ -101,8 +101,8 @@ def _remarks(path: Path, field: str) -> dict[str, str]:
     if not path.is_file():
         return {}
     with csv_reader(path) as reader:
-        if missing := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path.name} has no column {missing[0]!r}")
+        if missing_columns := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path.name} has no column {missing_columns[0]!r}")
         return {line["id"]: line[field] for line in reader if line[field]}
 
 
@@ -113,7 +113,7 @@ def read_cells(path: Path) -> dict[str, PublishedCell]:
 
 
 @cache
-def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]:
+def _read_cells(path: Path, changed_ns: int, size: int) -> dict[str, PublishedCell]:
     """The values of a file; `changed` and `size` are part of the cache key."""
     columns = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}

@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields
 from repro.core.errors import InputError
 from repro.core.overrides import unquote, word
 from repro.core.registry import discover, lookup, names, unknown
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.reference.names import ANY_PAPER, load_names
 
 GROUPS = ("method", "service", "compression", "probe")
 SECTIONS = ("target", "draft")
 """Sections of a configuration, one of which has a method's name."""
 
-CARRIED = "++beside."
-CARRIED_AS = re.compile(r"\+\+beside\.([\w.]+)=(.*)")
+CARRIED_PREFIX = "++beside."
+CARRIED_PATTERN = re.compile(r"\+\+beside\.([\w.]+)=(.*)")
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,18 @@ def carry_all(overrides: Sequence[str], sweep: bool = True) -> list[str]:
 def carry(override: str) -> str:
     """An override as it travels to the sweeper, and not into the sweep's own configuration."""
     key, _, value = override.partition("=")
-    return f"{CARRIED}{key}={word(value)}"
+    return f"{CARRIED_PREFIX}{key}={word(value)}"
 
 
 def as_typed(override: str) -> str:
     """An override as the command line has it, whether `carry` wrote it or not."""
-    match = CARRIED_AS.fullmatch(override)
+    match = CARRIED_PATTERN.fullmatch(override)
     return f"{match[1]}={unquote(match[2])}" if match else override
 
 
 def label(settings: Iterable[tuple[BesideSetting, str]], printed: bool = False) -> str:
     """The label of a component's cell with other settings, `chain_sd, length 2`, or with its printed name."""
     pairs = [*settings]
-    first = pairs[0][0]
-    name = load_names().find(ANY, first.group, first.component).name if printed else first.component
+    owner = pairs[0][0]
+    name = load_names().find(ANY_PAPER, owner.group, owner.component).name if printed else owner.component
     return ", ".join([name, *(f"{setting.setting} {value}" for setting, value in pairs)])

@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.names import FIELDS, footnotes, load_names, load_notes
+from repro.reports.reference.names import PUBLISHED_FIELDS, footnotes, load_names, load_notes
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.experiment import grid_of
 from repro.reports.spec.join import CONDITION, EntryCoordinates, Texts, coordinates, published_ids
@@ -37,13 +37,13 @@ from repro.reports.spec.units import factor
 COMMA = ", "
 
 VERSUS = "vs"
-WORDS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
+COMPARISONS = {"over": "ratio", "less": "difference", "below": "reduction", VERSUS: "ratio"}
 """What the words of a pair mean, as in `edgellm over sp`: the column's `compare`.
 
 `vs` is the ratio that is above 1 if the first is better.
 """
-PAIR = re.compile(rf"(.+?) ({'|'.join(WORDS)}) (.+)")
-BETTER = {"higher": "lower", "lower": "higher", "": ""}
+PAIR_PATTERN = re.compile(rf"(.+?) ({'|'.join(COMPARISONS)}) (.+)")
+OPPOSITES = {"higher": "lower", "lower": "higher", "": ""}
 
 
 class Column(NamedTuple):
@@ -123,18 +123,18 @@ class _Expansion:
         if any(label not in cell for cell in self.cells for label in by):
             return {}
         rows = {tuple(cell[label] for label in by) for cell in self.cells}
-        for at, label in enumerate(by):
-            rows |= {(*row[:at], value, *row[at + 1 :]) for row in rows for value in also.get(label, ())}
+        for axis, label in enumerate(by):
+            rows |= {(*row[:axis], value, *row[axis + 1 :]) for row in rows for value in also.get(label, ())}
         values = [dict.fromkeys((*self.values.get(label, ()), *also.get(label, ()))) for label in by]
-        ranks = [{value: rank for rank, value in enumerate(of_label)} for of_label in values]
-        ordered = sorted(rows, key=lambda row: [rank[text] for rank, text in zip(ranks, row, strict=True)])
-        return {SEPARATOR.join(row): dict(zip(by, row, strict=True)) for row in ordered}
+        ranks = [{value: rank for rank, value in enumerate(label_values)} for label_values in values]
+        row_tuples = sorted(rows, key=lambda row: [rank[text] for rank, text in zip(ranks, row, strict=True)])
+        return {SEPARATOR.join(row): dict(zip(by, row, strict=True)) for row in row_tuples}
 
     def _row_names(self) -> dict[str, str]:
         """The display names of all rows by id, behind the grid's those that the section alone names."""
         rows = self.settings.rows
         names = {row: self._row_name(row) for row in self.rows}
-        values = {value for of_label in self.values.values() for value in of_label}
+        values = {value for label_values in self.values.values() for value in label_values}
         names |= {row: name for row, name in rows.names.items() if row not in values}
         return names | {row: rows.names.get(row, self._name(rows.by[-1], row)) for row in rows.refused}
 
@@ -180,7 +180,7 @@ class _Expansion:
         return {value: value for value in (self.values[each] if of is None else of)}
 
     def _pair(self, key: str, pair: str, settings: ColumnSettings, metric: MetricSpec, entry: str) -> Column:
-        each, parts = settings.each, PAIR.fullmatch(pair)
+        each, parts = settings.each, PAIR_PATTERN.fullmatch(pair)
         if not each or parts is None:
             raise InputError(
                 f"{entry}: {pair!r} must be two values of the label `each`, such as 'a over b' (ratio), "
@@ -199,7 +199,9 @@ class _Expansion:
             if metric.better == "lower":
                 first, base = base, first
         sides = {"where": {each: first}, "over": {each: base}}
-        return _column(key, heading, settings, metric, entry, **sides, compare=WORDS[word], better=better)
+        return _column(
+            key, heading, settings, metric, entry, **sides, compare=COMPARISONS[word], better=better
+        )
 
     # --- published values ---------------------------------------------------------------------------------
 
@@ -245,14 +247,14 @@ class _Expansion:
         """
         labels = {**self.rows[row], **column.spec.where}
         cells = [cell for cell in self.cells if labels.items() <= cell.items()]
-        shared = {n: v for n, v in cells[0].items() if all(c.get(n) == v for c in cells)} if cells else {}
-        by_field = coordinates(load_names(), self.paper, {**shared, **labels})
+        constants = {n: v for n, v in cells[0].items() if all(c.get(n) == v for c in cells)} if cells else {}
+        by_field = coordinates(load_names(), self.paper, {**constants, **labels})
         if column.spec.over:
-            base = coordinates(load_names(), self.paper, column.spec.over).get("system", ())
+            bases = coordinates(load_names(), self.paper, column.spec.over).get("system", ())
             system = by_field.get("system", ())
             if column.spec.compare == "ratio" and column.metric.better == "lower":
-                system, base = base, system
-            by_field |= {name: sides for name, sides in (("system", system), ("relative_to", base)) if sides}
+                system, bases = bases, system
+            by_field |= {name: sides for name, sides in (("system", system), ("relative_to", bases)) if sides}
         conditions = (*by_field.get(CONDITION, ()), *texts.get(CONDITION, ()))
         return EntryCoordinates(row, column.spec.key, {**by_field, **texts, CONDITION: conditions}, unit)
 
@@ -282,8 +284,8 @@ class _Expansion:
             heading = specs[keys[0]].unit
         if figure.kind == "lines":
             by = self.settings.rows.by
-            printed = {value: self._name(name, value) for name in by for value in self.values.get(name, ())}
-            names = {value: name for value, name in printed.items() if value != name} | dict(names)
+            name_map = {value: self._name(name, value) for name in by for value in self.values.get(name, ())}
+            names = {value: name for value, name in name_map.items() if value != name} | dict(names)
             x_heading = x_heading or figure.x
         if figure.kind == "curves" and not x_heading and figure.x in specs:
             x_heading = specs[figure.x].heading
@@ -333,8 +335,8 @@ class _Expansion:
 def _texts(paper: Coordinates, where: str) -> dict[str, tuple[str, ...]]:
     """Accepted texts by field of a published cell; InputError for an unknown field."""
     for name in paper:
-        if name not in FIELDS:
-            raise InputError(f"{where}: {unknown('field of a published cell', name, FIELDS)}")
+        if name not in PUBLISHED_FIELDS:
+            raise InputError(f"{where}: {unknown('field of a published cell', name, PUBLISHED_FIELDS)}")
     return {name: (texts,) if isinstance(texts, str) else texts for name, texts in paper.items()}
 
 
@@ -364,7 +366,7 @@ def _column(
     compare = changes.get("compare", settings.compare)
     is_compared = bool(over or settings.relative_to)
     scale, unit, digits, better = _display(settings, metric, compare or "ratio" if is_compared else "", entry)
-    wished = changes.get("better", settings.better)
+    wished_better = changes.get("better", settings.better)
     spec = ColumnSpec(
         key=key,
         heading=heading or metric.heading,
@@ -374,7 +376,7 @@ def _column(
         unit=unit,
         digits=digits if settings.digits is None else settings.digits,
         scale=scale * settings.scale,
-        better=better if wished is None else wished,
+        better=better if wished_better is None else wished_better,
         relative_to=settings.relative_to,
         over=over,
         compare=compare or "ratio",
@@ -395,13 +397,13 @@ def _display(
     if compare == "ratio":
         return 1.0, "x", 2, metric.better
     if compare == "reduction":
-        return 1.0, "%", 1, BETTER[metric.better]
-    scale, unit, wished = metric.scale, metric.unit, settings.unit
-    difference = "percentage_point" if compare and unit == "%" else unit
-    if wished is None or wished == difference:
-        return scale, difference, metric.digits, metric.better
-    times = factor(unit, wished)
-    if times is None:
-        raise InputError(f"{entry}: {metric.name} is in {unit!r}, not in {wished!r}")
-    wished = "percentage_point" if compare and wished == "%" else wished
-    return scale * times, wished, metric.digits, metric.better
+        return 1.0, "%", 1, OPPOSITES[metric.better]
+    scale, unit, wished_unit = metric.scale, metric.unit, settings.unit
+    difference_unit = "percentage_point" if compare and unit == "%" else unit
+    if wished_unit is None or wished_unit == difference_unit:
+        return scale, difference_unit, metric.digits, metric.better
+    multiplier = factor(unit, wished_unit)
+    if multiplier is None:
+        raise InputError(f"{entry}: {metric.name} is in {unit!r}, not in {wished_unit!r}")
+    wished_unit = "percentage_point" if compare and wished_unit == "%" else wished_unit
+    return scale * multiplier, wished_unit, metric.digits, metric.better

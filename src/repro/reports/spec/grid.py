@@ -13,18 +13,18 @@ from math import prod
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.overrides import PLAIN, word
+from repro.core.overrides import PLAIN_TEXT, word
 from repro.core.registry import unknown
 
-CELLS = "cells"
+CELLS_KEY = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
 
-RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+RANGE_PATTERN = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
-WHEN = "when."
+GUARD = "when."
 """Before a setting in `cells`: the part holds where the axis of that name has this value."""
 
-MOST = 20_000
+MOST_CELLS = 20_000
 """Cells above which a grid is not written out; its sweep has a limit of its own (conf/hydra/sweeper)."""
 
 Point = Mapping[str, Any]
@@ -47,7 +47,7 @@ class ExperimentGrid:
     def parse(cls, content: Mapping[str, Any] | None, where: str) -> ExperimentGrid:
         """Read a `grid:` section; InputError for an axis or a part that is none."""
         settings = dict(content or {})
-        cells = settings.pop(CELLS, None)
+        cells = settings.pop(CELLS_KEY, None)
         axes = {str(name): _axis(value, f"{where}, {name}") for name, value in settings.items()}
         if cells is None:
             return cls(axes)
@@ -58,11 +58,11 @@ class ExperimentGrid:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
                 raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
-            for name in (str(n).removeprefix(WHEN) for n in part if str(n).startswith(WHEN)):
+            for name in (str(n).removeprefix(GUARD) for n in part if str(n).startswith(GUARD)):
                 if name not in axes:
-                    raise InputError(f"{where}, cells: {WHEN}{name}: {unknown('axis', name, axes)}")
-            if empty := [name for name, values in part.items() if values == []]:
-                raise InputError(f"{where}, cells: there is no value of {empty[0]}")
+                    raise InputError(f"{where}, cells: {GUARD}{name}: {unknown('axis', name, axes)}")
+            if empty_names := [name for name, values in part.items() if values == []]:
+                raise InputError(f"{where}, cells: there is no value of {empty_names[0]}")
             parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
         return cls(axes, tuple(parts))
 
@@ -78,9 +78,9 @@ class ExperimentGrid:
     def choices(self) -> list[dict[str, str | list[str]]]:
         """The parts, written out: the overrides of each; empty if there is nothing but axes.
 
-        Of more than `MOST` each setting has the list of its values, which the sweep counts.
+        Of more than `MOST_CELLS` each setting has the list of its values, which the sweep counts.
         """
-        if _size(self.parts) > MOST:
+        if _size(self.parts) > MOST_CELLS:
             return [{name: [*map(word, values)] for name, values in part.items()} for part in self.parts]
         points = [point for part in self.parts for point in _product(part)]
         return [{name: word(value) for name, value in point.items()} for point in points if point]
@@ -88,15 +88,17 @@ class ExperimentGrid:
     def points(self) -> list[Point] | None:
         """All cells, in order.
 
-        None if an axis is an expression that only the command line can read, or for more than `MOST` cells.
+        None if an axis is an expression that only the command line can read, or for over `MOST_CELLS` cells.
         """
         axes = {name: _read(values) for name, values in self.axes.items()}
         sizes = [len(values) for values in axes.values() if values is not None]
-        if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST:
+        if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST_CELLS:
             return None
-        outer = list(_product({name: values for name, values in axes.items() if values is not None}))
-        pairs = ((point, inner) for point in outer for part in self.parts for inner in _product(part))
-        return [point | _settings(inner) for point, inner in pairs if _holds(inner, point)]
+        outer_points = list(_product({name: values for name, values in axes.items() if values is not None}))
+        pairs = (
+            (point, choices) for point in outer_points for part in self.parts for choices in _product(part)
+        )
+        return [point | _settings(choices) for point, choices in pairs if _holds(choices, point)]
 
 
 def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
@@ -112,9 +114,9 @@ def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
 def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
     if not isinstance(values, str):
         return values
-    if (match := RANGE.fullmatch(values)) and int(match[3] or 1):
+    if (match := RANGE_PATTERN.fullmatch(values)) and int(match[3] or 1):
         return range(int(match[1]), int(match[2]), int(match[3] or 1))
-    return (values,) if PLAIN.fullmatch(values) else None
+    return (values,) if PLAIN_TEXT.fullmatch(values) else None
 
 
 def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
@@ -123,11 +125,11 @@ def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
 
 def _holds(part: Point, axes: Point) -> bool:
     """Whether the axes have the values under which a part holds."""
-    return all(axes.get(name.removeprefix(WHEN)) == v for name, v in part.items() if name.startswith(WHEN))
+    return all(axes.get(name.removeprefix(GUARD)) == v for name, v in part.items() if name.startswith(GUARD))
 
 
 def _settings(part: Point) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if not name.startswith(WHEN)}
+    return {name: value for name, value in part.items() if not name.startswith(GUARD)}
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -15,13 +15,13 @@ from repro.reports.reference.names import DisplayNames
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.units import factor
 
-STRICT = ("system", "model", "dataset", "device")
+STRICT_FIELDS = ("system", "model", "dataset", "device")
 """Fields that a published cell must leave empty unless the entry says something about them."""
 
-ON = (*STRICT, "paper", "artifact", "metric", "relative_to")
+JOIN_FIELDS = (*STRICT_FIELDS, "paper", "artifact", "metric", "relative_to")
 """The columns that both frames have; an empty text of a published cell fits every entry."""
 
-PREFERRED = ("draft_model", "section")
+PREFERRED_FIELDS = ("draft_model", "section")
 """Fields that choose among several published cells that fit."""
 
 CONDITION = "condition"
@@ -55,25 +55,27 @@ def published_ids(
         return []
     artifacts = {text for entry in entries for text in entry.texts["artifact"]}
     published = pd.DataFrame([vars(cell) for cell in cells if cell.artifact in artifacts])
-    printed = {name: published[name].unique() for name in ON}
+    printed_texts = {name: published[name].unique() for name in JOIN_FIELDS}
     accepted = pd.DataFrame(
         [
             (number, *texts)
             for number, entry in enumerate(entries)
-            for texts in product(*(_fitting_texts(entry.texts, name, printed[name]) for name in ON))
+            for texts in product(
+                *(_fitting_texts(entry.texts, name, printed_texts[name]) for name in JOIN_FIELDS)
+            )
         ],
-        columns=["entry", *ON],
+        columns=["entry", *JOIN_FIELDS],
     )
-    fitting = accepted.merge(published, on=[*ON])
-    of_entry = fitting["entry"].map(entries.__getitem__)
-    fits = map(_fits, of_entry, fitting["unit"], fitting[CONDITION])
-    fitting = fitting[pd.Series([*fits], fitting.index, dtype=bool)]
-    for name in PREFERRED:
-        pairs = zip(of_entry[fitting.index], fitting[name], strict=True)
-        named = [text in entry.texts.get(name, (text,)) for entry, text in pairs]
-        preferred = pd.Series(named, fitting.index, dtype=bool)
-        fitting = fitting[preferred | ~preferred.groupby(fitting["entry"]).transform("any")]
-    ids = fitting.groupby("entry")["id"].agg(list).to_dict()
+    matches = accepted.merge(published, on=[*JOIN_FIELDS])
+    entry_series = matches["entry"].map(entries.__getitem__)
+    fits = map(_fits, entry_series, matches["unit"], matches[CONDITION])
+    matches = matches[pd.Series([*fits], matches.index, dtype=bool)]
+    for name in PREFERRED_FIELDS:
+        pairs = zip(entry_series[matches.index], matches[name], strict=True)
+        has_text = [text in entry.texts.get(name, (text,)) for entry, text in pairs]
+        is_preferred = pd.Series(has_text, matches.index, dtype=bool)
+        matches = matches[is_preferred | ~is_preferred.groupby(matches["entry"]).transform("any")]
+    ids = matches.groupby("entry")["id"].agg(list).to_dict()
     for number, names in ids.items():
         if len(names) > 1:
             row, column = entries[number][:2]
@@ -92,15 +94,15 @@ def coordinates(names: DisplayNames, paper: str, labels: Mapping[str, str]) -> d
             if name == CONDITION:
                 by_field[name] = (*by_field.get(name, ()), *texts)
             else:
-                common = tuple(text for text in texts if text in by_field.get(name, texts))
-                by_field[name] = common or texts
+                common_texts = tuple(text for text in texts if text in by_field.get(name, texts))
+                by_field[name] = common_texts or texts
     return by_field
 
 
 def _fitting_texts(texts: Texts, name: str, printed: Collection[str]) -> list[str]:
     """The printed texts of a field that fit an entry."""
-    fitting = (*texts.get(name, () if name in STRICT else printed), "")
-    return [text for text in printed if text in fitting]
+    fitting_texts = (*texts.get(name, () if name in STRICT_FIELDS else printed), "")
+    return [text for text in printed if text in fitting_texts]
 
 
 def _fits(entry: EntryCoordinates, unit: str, condition: str) -> bool:

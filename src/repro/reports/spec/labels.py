@@ -30,7 +30,7 @@ LABEL_OF = {
 """The label that a setting determines."""
 
 SETUP = "setup"
-SETTING = re.compile(r"\$\{(?:oc\.select:|hydra:runtime\.choices\.)?([\w.@]+)(?:,[^}]*)?\}")
+SETTING_PATTERN = re.compile(r"\$\{(?:oc\.select:|hydra:runtime\.choices\.)?([\w.@]+)(?:,[^}]*)?\}")
 """A setting in a label, such as `${method.alpha}`."""
 
 Labels = Mapping[str, str]
@@ -87,10 +87,10 @@ def _labels(
 
 def _fill(label: str, choices: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
     """The label with its settings filled in; None if one of them cannot be told."""
-    values = {name: _setting(name, choices, content) for name in SETTING.findall(label)}
-    if None in values.values() or label.count("${") != len(SETTING.findall(label)):
+    values = {name: _setting(name, choices, content) for name in SETTING_PATTERN.findall(label)}
+    if None in values.values() or label.count("${") != len(SETTING_PATTERN.findall(label)):
         return None
-    return SETTING.sub(lambda match: str(values[match[1]]), label)
+    return SETTING_PATTERN.sub(lambda match: str(values[match[1]]), label)
 
 
 def _setting(name: str, choices: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from repro.core.reading import read_mapping
 from repro.core.registry import unknown
 from repro.core.typed import typed
 
-PREFIXES = {"u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
+PREFIX_FACTORS = {"u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
 """What the first letter of a scaled unit multiplies."""
 
 
@@ -73,7 +73,7 @@ class MetricSpec:
             return self.unit
         if self.unit == "%" and self.scale == 100:
             return "share"
-        prefix = PREFIXES.get(self.unit[:1], 0.0)
+        prefix = PREFIX_FACTORS.get(self.unit[:1], 0.0)
         return self.unit[1:] if math.isclose(prefix * self.scale, 1) else f"{self.unit} / {self.scale:g}"
 
 
@@ -90,9 +90,9 @@ class MetricSpecs(Mapping[str, MetricSpec]):
         for pattern, metric in self._entries.items():
             stem = pattern.removesuffix("*")
             if pattern != stem and name.startswith(stem) and name != stem:
-                rest = name.removeprefix(stem)
+                suffix = name.removeprefix(stem)
                 heading, definition = (
-                    text.replace("*", rest) for text in (metric.heading, metric.definition)
+                    text.replace("*", suffix) for text in (metric.heading, metric.definition)
                 )
                 return replace(metric, name=name, value=name, heading=heading, definition=definition)
         raise KeyError(name)

@@ -26,13 +26,13 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-Word = Annotated[str, BeforeValidator(_text)]
+Text = Annotated[str, BeforeValidator(_text)]
 """A text, which a file may write as a number."""
 
-Labels = Mapping[str, Word]
+Labels = Mapping[str, Text]
 """Texts by label."""
 
-Coordinates = Mapping[str, Word | tuple[Word, ...]]
+Coordinates = Mapping[str, Text | tuple[Text, ...]]
 """Fields of a published cell, each with the texts that it may have."""
 
 Digits = Annotated[int, Interval(ge=0, le=15)]
@@ -63,7 +63,7 @@ class RowsSpec:
     by: Annotated[tuple[str, ...], MinLen(1)]
     names: Labels = field(default_factory=dict)
     name: str = ""
-    also: Mapping[str, tuple[Word, ...]] = field(default_factory=dict)
+    also: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     apart: bool = False
     refused: Labels = field(default_factory=dict)
     least: str = ""
@@ -107,7 +107,7 @@ class ColumnSpec:
     digits: Digits = 2
     scale: float = 1.0
     better: Literal["higher", "lower", ""] = ""
-    relative_to: Word | Labels = ""
+    relative_to: Text | Labels = ""
     over: Labels = field(default_factory=dict)
     compare: Literal["ratio", "difference", "reduction"] = "ratio"
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
@@ -156,10 +156,10 @@ class AsideSpec:
     id: str = ""
     note: str = ""
     label: str = ""
-    row: Word | None = None
+    row: Text | None = None
     column: str | None = None
     paper: Coordinates = field(default_factory=dict)
-    columns: tuple[Word, ...] = ()
+    columns: tuple[Text, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.id) == bool(self.paper):
@@ -192,9 +192,9 @@ class FigureSpec:
         pairs: pairs of columns of which is said who is ahead where (`curves`).
     """
 
-    columns: tuple[Word, ...] = ()
+    columns: tuple[Text, ...] = ()
     title: str = ""
-    without: tuple[Word, ...] = ()
+    without: tuple[Text, ...] = ()
     kind: Literal["bars", "grouped", "stacked", "dots", "lines", "curves"] = "bars"
     heading: str = ""
     x: str = ""
@@ -332,11 +332,11 @@ class TableSpec:
                     )
 
 
-OF_METRICS = "`value`, `total` and `per` stand in conf/metric/; name a `metric`"
-WITHDRAWN = {"footnotes": "write `notes`", "metric": "name the metric in each column"}
-WITHDRAWN_OF_COLUMNS = {
+METRIC_HINT = "`value`, `total` and `per` stand in conf/metric/; name a `metric`"
+WITHDRAWN_KEYS = {"footnotes": "write `notes`", "metric": "name the metric in each column"}
+WITHDRAWN_COLUMN_KEYS = {
     "against": "write `relative_to` with labels, such as {method: std}",
-    **dict.fromkeys(("value", "total", "per"), OF_METRICS),
+    **dict.fromkeys(("value", "total", "per"), METRIC_HINT),
 }
 """Keys that a section or one of its columns does not have any more, and what to write instead."""
 
@@ -374,17 +374,17 @@ class ColumnSettings:
     key: str = ""
     heading: str = ""
     each: str = ""
-    of: Labels | tuple[Word, ...] | None = None
+    of: Labels | tuple[Text, ...] | None = None
     pairs: Labels = field(default_factory=dict)
     paper: Coordinates | Literal[False] | None = None
-    reference: Word | Labels | None = None
+    reference: Text | Labels | None = None
     unit: str | None = None
     digits: Digits | None = None
     scale: float = 1.0
     better: Literal["higher", "lower", ""] | None = None
     timed: bool | None = None
     compare: Literal["ratio", "difference", "reduction"] | None = None
-    relative_to: Word | Labels = ""
+    relative_to: Text | Labels = ""
     over: Labels = field(default_factory=dict)
     where: Labels = field(default_factory=dict)
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
@@ -432,7 +432,7 @@ def read_section(section: Mapping[str, Any], where: str) -> TableSettings:
         InputError: a key is unknown, withdrawn, missing or not what its type says.
     """
     content = _inherit(section, where)
-    require_present(content, WITHDRAWN, where)
+    require_present(content, WITHDRAWN_KEYS, where)
     rows, columns = content.get("rows"), content.get("columns")
     rows = dict(rows) if isinstance(rows, Mapping) else {"by": rows}
     if isinstance(rows.get("by"), str):
@@ -441,15 +441,15 @@ def read_section(section: Mapping[str, Any], where: str) -> TableSettings:
         entries = [entry for part in columns for entry in (part if isinstance(part, list) else [part])]
         columns = [{"metric": entry} if isinstance(entry, str) else entry for entry in entries]
         for number, column in enumerate(columns):
-            require_present(column, WITHDRAWN_OF_COLUMNS, f"{where}, columns.{number}")
+            require_present(column, WITHDRAWN_COLUMN_KEYS, f"{where}, columns.{number}")
     return typed(TableSettings, {**content, "rows": rows, "columns": columns}, where)
 
 
 def require_present(content: object, withdrawn: Mapping[str, str], where: str) -> None:
     """InputError, which says what to write instead, for a key that is no more."""
-    for key, instead in withdrawn.items():
+    for key, hint in withdrawn.items():
         if isinstance(content, Mapping) and key in content:
-            raise InputError(f"{where} has the key {key!r}, which is no more: {instead}")
+            raise InputError(f"{where} has the key {key!r}, which is no more: {hint}")
 
 
 def _inherit(section: Mapping[str, Any], where: str) -> dict[str, Any]:

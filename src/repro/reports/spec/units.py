@@ -23,6 +23,6 @@ FACTORS = {
 """What a number is multiplied by, from the first unit to the second."""
 
 
-def factor(unit: str, other: str) -> float | None:
+def factor(unit: str, other_unit: str) -> float | None:
     """The factor from one unit to another; None if they do not measure the same."""
-    return 1.0 if unit == other else FACTORS.get((unit, other))
+    return 1.0 if unit == other_unit else FACTORS.get((unit, other_unit))

@@ -17,7 +17,7 @@ from repro.reports.intervals.samples import JointSamples
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.known import known_value
 
-MEANS = ("mean", "median", "geomean")
+MEAN_AGGREGATES = ("mean", "median", "geomean")
 
 Value: TypeAlias = "Array | str | None"
 """A value and behind it that in each draw; a text alone; `None` if there is none."""
@@ -31,7 +31,7 @@ def figures(
     column: ColumnSpec,
     records: Sequence[Record],
     baseline: Sequence[Record] = (),
-    draws: JointSamples | None = None,
+    joint_samples: JointSamples | None = None,
 ) -> Value:
     """The column's value over a row's finished records, and behind it that value in each draw.
 
@@ -49,23 +49,23 @@ def figures(
         raise Incomparable("the baseline failed")
     bases = [base for _, base in _pairs(records, baseline)] if column.baseline else []
     with np.errstate(divide="ignore", invalid="ignore"):
-        if column.aggregate in MEANS:
-            sides = [([record], bases[at : at + 1]) for at, record in enumerate(records)]
-            return _mean(column, records, [_compare(column, *side, draws) for side in sides])
+        if column.aggregate in MEAN_AGGREGATES:
+            sides = [([record], bases[index : index + 1]) for index, record in enumerate(records)]
+            return _mean(column, records, [_compare(column, *side, joint_samples) for side in sides])
         if column.aggregate == "only" and len(records) > 1:
-            differing = ", ".join(varying(records)) or "nothing but their keys"
+            labels = ", ".join(varying(records)) or "nothing but their keys"
             raise InputError(
                 f"column {column.key!r} finds {len(records)} records for one row, which differ in "
-                f"{differing}; name that label in rows.by or in `where`, or give the column an `aggregate`"
+                f"{labels}; name that label in rows.by or in `where`, or give the column an `aggregate`"
             )
-        return _compare(column, records, bases, draws)
+        return _compare(column, records, bases, joint_samples)
 
 
 def column_draws(
-    column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], draws: JointSamples
+    column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], joint_samples: JointSamples
 ) -> Array | None:
     """The column's value in each draw of prompts and seeds; `None` if a part cannot be resampled."""
-    values = figures(column, records, baseline, draws)
+    values = figures(column, records, baseline, joint_samples)
     return None if values is None or isinstance(values, str) or np.isnan(values[1:]).all() else values[1:]
 
 
@@ -88,40 +88,40 @@ def _mean(column: ColumnSpec, records: Sequence[Record], values: Sequence[Value]
     """The mean of the records' values; in the draws their seeds are resampled as well."""
     if any(value is None for value in values):
         return None
-    each = np.stack([_number(column, value) for value in values])
+    numbers = np.stack([_number(column, value) for value in values])
     if column.aggregate == "median":
-        return np.asarray(np.median(each, axis=0))
-    shares = weights([record.provenance.seed for record in records]) if each.shape[1] > 1 else None
+        return np.asarray(np.median(numbers, axis=0))
+    shares = weights([record.provenance.seed for record in records]) if numbers.shape[1] > 1 else None
     if shares is not None:
-        shares = np.column_stack([np.full(len(each), 1 / len(each)), shares])
+        shares = np.column_stack([np.full(len(numbers), 1 / len(numbers)), shares])
     if column.aggregate == "mean":
-        return np.asarray(np.average(each, axis=0, weights=shares))
-    return np.asarray(np.exp(np.average(np.log(each), axis=0, weights=shares)))
+        return np.asarray(np.average(numbers, axis=0, weights=shares))
+    return np.asarray(np.exp(np.average(np.log(numbers), axis=0, weights=shares)))
 
 
 def _compare(
-    column: ColumnSpec, records: Sequence[Record], bases: Sequence[Record], draws: JointSamples | None
+    column: ColumnSpec, records: Sequence[Record], bases: Sequence[Record], joint_samples: JointSamples | None
 ) -> Value:
     """One value of records, compared with that of their baseline as the column's `compare` says."""
-    ours = _single(column, records, draws)
+    our_number = _single(column, records, joint_samples)
     if not bases:
-        return ours
-    base = _single(column, bases, draws)
-    if ours is None or base is None:
+        return our_number
+    base = _single(column, bases, joint_samples)
+    if our_number is None or base is None:
         return None
-    ours, its = _number(column, ours), _number(column, base)
+    our_number, base_number = _number(column, our_number), _number(column, base)
     if column.compare == "difference":
-        return ours - its
-    return ours / its if column.compare == "ratio" else 100 * (1 - ours / its)
+        return our_number - base_number
+    return our_number / base_number if column.compare == "ratio" else 100 * (1 - our_number / base_number)
 
 
-def _single(column: ColumnSpec, records: Sequence[Record], draws: JointSamples | None) -> Value:
+def _single(column: ColumnSpec, records: Sequence[Record], joint_samples: JointSamples | None) -> Value:
     """A value of the first record, or a ratio of totals over all of them."""
     if column.value is not None:
-        value = _read(records[0], column.value, draws)
+        value = _read(records[0], column.value, joint_samples)
         return value if value is None or isinstance(value, str) else value * column.scale + 0.0  # never -0.0
     total, per = (
-        [_read(record, str(name), draws) for record in records] for name in (column.total, column.per)
+        [_read(record, str(name), joint_samples) for record in records] for name in (column.total, column.per)
     )
     if any(value is None for value in (*total, *per)):
         return None
@@ -129,16 +129,16 @@ def _single(column: ColumnSpec, records: Sequence[Record], draws: JointSamples |
     return over / under * column.scale
 
 
-def _read(record: Record, name: str, draws: JointSamples | None) -> Value:
+def _read(record: Record, name: str, joint_samples: JointSamples | None) -> Value:
     """A value that the method's own arithmetic computed, and behind it that value in each draw."""
     value: Scalar = known_value(record, name)
     if value is None or isinstance(value, str):
         return value
-    if draws is None:
+    if joint_samples is None:
         return np.array([float(value)])
     values = np.full(1 + RESAMPLES, np.nan)
     values[0] = value
-    if (resampled := draws.figure_draws(record, name)) is not None:
+    if (resampled := joint_samples.figure_draws(record, name)) is not None:
         values[1:] = resampled
     return values
 

@@ -16,14 +16,14 @@ from repro.libraries import Array, np
 from repro.records.record import content_hash
 from repro.reports.comparison.comparison import Ends
 
-BANDS = Path("validation") / "bands" / "table.csv"
+BANDS_PATH = Path("validation") / "bands" / "table.csv"
 ID_COLUMNS = ("table", "row", "column")
 """The columns of artifact, row's id and column's key."""
 
-DIGEST = "digest"
+DIGEST_COLUMN = "digest"
 """The column of bands that says of which cells they are (`cells_digest`): of others they are no bands."""
 
-DRAWS = Path("validation") / "bands" / "draws.csv"
+DRAWS_PATH = Path("validation") / "bands" / "draws.csv"
 DRAW_COLUMNS = (*ID_COLUMNS, "drawn")
 """The figure on each drawn machine, in the order of the draws."""
 
@@ -55,8 +55,8 @@ def read_bands(root: Path) -> dict[FigureId, Band]:
     Raises:
         InputError: the file lacks a column, or an end is no number.
     """
-    path = root / BANDS
-    lines = _lines(path, ("band_low", "band_high", DIGEST))
+    path = root / BANDS_PATH
+    lines = _lines(path, ("band_low", "band_high", DIGEST_COLUMN))
     return {
         figure: Band((_number(path, figure, low), _number(path, figure, high)), digest)
         for figure, (low, high, digest) in lines.items()
@@ -69,7 +69,7 @@ def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
     Raises:
         InputError: as `read_bands`.
     """
-    path = root / DRAWS
+    path = root / DRAWS_PATH
     lines = _lines(path, DRAW_COLUMNS[3:]).items()
     return {
         figure: tuple(_number(path, figure, text) for text in texts.split(" ")) for figure, (texts,) in lines
@@ -78,8 +78,8 @@ def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
 
 def draw_counts(root: Path) -> dict[str, int]:
     """How many machines were drawn for the bands of each table; errors as `read_bands`."""
-    lines = _lines(root / BANDS, ("draws",)).items()
-    return {figure[0]: int(_number(root / BANDS, figure, count)) for figure, (count,) in lines}
+    lines = _lines(root / BANDS_PATH, ("draws",)).items()
+    return {figure[0]: int(_number(root / BANDS_PATH, figure, count)) for figure, (count,) in lines}
 
 
 def band_range(figures: Array | Sequence[float], value: float) -> Ends:
@@ -102,10 +102,12 @@ def _lines(path: Path, columns: tuple[str, ...]) -> dict[FigureId, tuple[str, ..
 
 
 @cache
-def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[FigureId, tuple[str, ...]]:
+def _read(path: Path, columns: tuple[str, ...], changed_ns: int) -> dict[FigureId, tuple[str, ...]]:
     with csv_reader(path) as reader:
-        if missing := [name for name in (*ID_COLUMNS, *columns) if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path} has no column {missing[0]!r}; make it again")
+        if missing_columns := [
+            name for name in (*ID_COLUMNS, *columns) if name not in (reader.fieldnames or ())
+        ]:
+            raise InputError(f"{path} has no column {missing_columns[0]!r}; make it again")
         return {
             (line["table"], line["row"], line["column"]): tuple(line[name] or "" for name in columns)
             for line in reader

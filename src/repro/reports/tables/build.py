@@ -18,7 +18,7 @@ from repro.reports.comparison.comparison import Comparison, Ends, Figure, Publis
 from repro.reports.intervals.bootstrap import ends
 from repro.reports.intervals.rounds import recorded_uncertainty
 from repro.reports.intervals.samples import JointSamples, Samples, distinct
-from repro.reports.reference.names import OF_STAND_INS
+from repro.reports.reference.names import STAND_INS_PREFIX
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, column_draws, counterparts, figures
@@ -33,19 +33,19 @@ from repro.reports.tables.how_made import (
     uncounted_parts,
     words_of,
 )
-from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
+from repro.reports.tables.known import TARGET_COMPARISONS, not_compared, other_arithmetic
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow, with_best
 
-PLAIN = "plain decoding"
+PLAIN_NAME = "plain decoding"
 """What curves of comparisons call their baseline."""
 
-SHORT = 12
+SHORT_LENGTH = 12
 """Characters of a key that tell a table's cells apart."""
 
 Bands = Mapping[FigureId, Band]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
 
-Outside = Mapping[str, Collection[str]]
+OutsidePhases = Mapping[str, Collection[str]]
 """Phases outside of their engine's ranges, by a cell's key, in sentences that begin with the phase."""
 
 
@@ -54,10 +54,10 @@ def build(
     records: Sequence[Record],
     cells: Mapping[str, PublishedCell],
     keys: Collection[str] | None = None,
-    older: Collection[str] = (),
+    older_keys: Collection[str] = (),
     samples: Samples | None = None,
     bands: Bands | None = None,
-    outside: Outside | None = None,
+    outside_phases: OutsidePhases | None = None,
 ) -> Table:
     """The table of a spec.
 
@@ -70,9 +70,11 @@ def build(
         InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
             several records where the column wants one.
     """
-    of_table = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
-    current, replaced = _newest([r for r in of_table if matches(r, spec.where)])
-    table = _Builder(spec, current, cells, older, samples, bands or {}, outside or {}).table(replaced)
+    candidates = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
+    current_records, replaced_count = _newest([r for r in candidates if matches(r, spec.where)])
+    table = _Builder(
+        spec, current_records, cells, older_keys, samples, bands or {}, outside_phases or {}
+    ).table(replaced_count)
     return with_best(table) if spec.best else table
 
 
@@ -83,10 +85,10 @@ def matches(record: Record, where: Mapping[str, str]) -> bool:
 
 def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
     """For each set of labels the record that finished last, and the number of other records."""
-    newest: dict[tuple[tuple[str, str], ...], Record] = {}
+    newest_by_labels: dict[tuple[tuple[str, str], ...], Record] = {}
     for record in sorted(records, key=lambda r: (r.provenance.finished, r.key)):
-        newest[tuple(sorted(record.labels.items()))] = record
-    return list(newest.values()), len(records) - len(newest)
+        newest_by_labels[tuple(sorted(record.labels.items()))] = record
+    return list(newest_by_labels.values()), len(records) - len(newest_by_labels)
 
 
 class _Builder:
@@ -97,17 +99,17 @@ class _Builder:
         spec: TableSpec,
         records: Sequence[Record],
         cells: Mapping[str, PublishedCell],
-        older: Collection[str],
+        older_keys: Collection[str],
         samples: Samples | None,
         bands: Bands,
-        outside: Outside,
+        outside_phases: OutsidePhases,
     ) -> None:
         self.spec, self.records, self.cells = spec, records, cells
-        self.older, self.samples, self.bands, self.outside = older, samples, bands, outside
+        self.older, self.samples, self.bands, self.outside = older_keys, samples, bands, outside_phases
         self.failures: dict[str, int] = {}
         has_stand_ins = says_stand_ins(records)
-        notes = [note for note in spec.footnotes if has_stand_ins or not note.startswith(OF_STAND_INS)]
-        self.footnotes = dict.fromkeys(note.removeprefix(OF_STAND_INS) for note in notes)
+        notes = [note for note in spec.footnotes if has_stand_ins or not note.startswith(STAND_INS_PREFIX)]
+        self.footnotes = dict.fromkeys(note.removeprefix(STAND_INS_PREFIX) for note in notes)
         by = spec.rows.by
         self.groups: dict[str, list[Record]] = {row: [] for row in spec.rows.names}
         for record in sorted(records, key=lambda r: [_natural(r.labels.get(name, "")) for name in by]):
@@ -121,13 +123,13 @@ class _Builder:
             for row, group in self.groups.items()
         }
 
-    def table(self, replaced: int) -> Table:
+    def table(self, replaced_count: int) -> Table:
         spec, records = self.spec, self.records
         rows = self._with_certain([self._row(row) for row in self.groups])
         for note in (*self._crossings(rows), *self._uncounted_parts(), *notes_of(records)):
             self.footnotes[note] = None
-        if replaced:
-            self.footnotes[f"Left out: {replaced} older record(s) of the same cells."] = None
+        if replaced_count:
+            self.footnotes[f"Left out: {replaced_count} older record(s) of the same cells."] = None
         return Table(
             experiment=spec.experiment,
             title=spec.title,
@@ -181,12 +183,12 @@ class _Builder:
             return records
         return [min(numbers, key=lambda pair: pair[0])[1]]
 
-    def _row_with(self, row: str, changed: Mapping[str, str]) -> str:
+    def _row_with(self, row: str, changes: Mapping[str, str]) -> str:
         """The row with these labels and otherwise those of another row, or none at all; "" without one."""
-        labels = {**self.labels[row], **changed}
-        for other, its in self.labels.items():
-            if all(text == labels[name] or (not text and name not in changed) for name, text in its.items()):
-                return other
+        labels = {**self.labels[row], **changes}
+        for other_row, its in self.labels.items():
+            if all(text == labels[name] or (not text and name not in changes) for name, text in its.items()):
+                return other_row
         return ""
 
     # --- entries ------------------------------------------------------------------------------------------
@@ -196,9 +198,9 @@ class _Builder:
         published = in_unit(find(self.cells, name), column.unit, f"column {column.key!r}") if name else None
         records, baseline = self._sides(row, column)
         entry = Entry(published=published, cells=_short(records))
-        if failed := [record for record in records if not record.done]:
-            last = str(failed[0].error).strip().splitlines()[-1]
-            entry = replace(entry, failed=self._failure(f"{row} failed: {last}"))
+        if failed_records := [record for record in records if not record.done]:
+            last_line = str(failed_records[0].error).strip().splitlines()[-1]
+            entry = replace(entry, failed=self._failure(f"{row} failed: {last_line}"))
         else:
             baseline = counterparts(records, baseline)
             entry = self._with_ours(replace(entry, baseline=_short(baseline)), row, column, records, baseline)
@@ -213,12 +215,12 @@ class _Builder:
         baseline: Sequence[Record],
     ) -> Entry:
         """The entry with our figure, its uncertainty and its marks, if there is one."""
-        if column.value in AGAINST_TARGET:
+        if column.value in TARGET_COMPARISONS:
             for arithmetic in sorted({*filter(None, map(other_arithmetic, records))}):
                 self.footnotes[not_compared(row, arithmetic)] = None
-        draws = self.samples.together([*records, *baseline]) if self.samples else None
+        joint_samples = self.samples.together([*records, *baseline]) if self.samples else None
         try:
-            values = figures(column, records, baseline, draws)
+            values = figures(column, records, baseline, joint_samples)
         except Incomparable as reason:
             note = f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}"
             self.footnotes[note] = None
@@ -284,28 +286,30 @@ class _Builder:
         columns = {column.key: column for column in self.spec.columns}
         points = [row for row in rows if row.is_point(figure.panel)]
         for panel in dict.fromkeys(row.labels.get(figure.panel, "") for row in points):
-            in_panel = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
-            joint = self.samples.together(record for row in in_panel for record in self.groups[row.id])
-            at = self.spec.columns.index(columns[figure.x])
-            in_panel.sort(key=lambda row: row.entries[at].number or 0.0)
-            by_key = {key: self._curve(in_panel, columns[key], joint) for key in (figure.x, *figure.columns)}
-            x = by_key.pop(figure.x)
+            row_group = [row for row in points if row.labels.get(figure.panel, "") == panel and row.run]
+            sample = self.samples.together(record for row in row_group for record in self.groups[row.id])
+            x_index = self.spec.columns.index(columns[figure.x])
+            row_group.sort(key=lambda row: row.entries[x_index].number or 0.0)
+            by_key = {
+                key: self._curve(row_group, columns[key], sample) for key in (figure.x, *figure.columns)
+            }
+            x_curve = by_key.pop(figure.x)
             curves = {key: curve for key, curve in by_key.items() if curve}
-            if x is None or len(curves) < 2 or len(in_panel) < 2:
+            if x_curve is None or len(curves) < 2 or len(row_group) < 2:
                 continue
             pairs = [(curves[a], curves[b]) for a, b in figure.pairs if {a, b} <= curves.keys()]
             rivals = list(curves.values())
             if columns[figure.columns[0]].baseline:
-                rivals.append(SampledCurve(PLAIN, np.ones(len(in_panel)), np.ones((len(in_panel), 1))))
-            clauses = sentences(x, rivals, pairs)
+                rivals.append(SampledCurve(PLAIN_NAME, np.ones(len(row_group)), np.ones((len(row_group), 1))))
+            clauses = sentences(x_curve, rivals, pairs)
             yield f"{figure.names.get(panel, panel)}: {'; '.join(clauses)}."
 
     def _curve(
-        self, rows: Sequence[TableRow], column: ColumnSpec, joint: JointSamples
+        self, rows: Sequence[TableRow], column: ColumnSpec, joint_samples: JointSamples
     ) -> SampledCurve | None:
         """A column over rows, by rising values of x; `None` if one of them lacks its value or its draws."""
         values = [row.entries[self.spec.columns.index(column)].number for row in rows]
-        draws = [column_draws(column, *self._sides(row.id, column), joint) for row in rows]
+        draws = [column_draws(column, *self._sides(row.id, column), joint_samples) for row in rows]
         numbers = [value for value in values if value is not None]
         arrays = [resampled for resampled in draws if resampled is not None]
         if not len(numbers) == len(arrays) == len(rows):
@@ -345,8 +349,8 @@ def reservations(
     records: Sequence[Record],
     baseline: Sequence[Record],
     entry: Entry,
-    older: Collection[str] = (),
-    outside: Outside | None = None,
+    older_keys: Collection[str] = (),
+    outside_phases: OutsidePhases | None = None,
 ) -> tuple[str, ...]:
     """The marks of an entry's value, which is made from these records, in the order of the legend.
 
@@ -354,50 +358,52 @@ def reservations(
     A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
     published, ours = entry.published, entry.number
-    determined = {column.key, column.value, column.total, column.per, published.id if published else None}
+    determined_ids = {column.key, column.value, column.total, column.per, published.id if published else None}
     tests: dict[str, Callable[[Record], bool]] = {
         "proxy": lambda r: r.provenance.weights == "proxy",
         "costs_only": lambda r: r.provenance.weights == "none",
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
-        "fitted": lambda r: r in records and _is_fitted(r, column, determined),
-        "extrapolated": lambda r: column.timed and _leaves_ranges((outside or {}).get(r.key, ()), column),
-        "older": lambda r: r.key in older,
+        "fitted": lambda r: r in records and _is_fitted(r, column, determined_ids),
+        "extrapolated": lambda r: (
+            column.timed and _leaves_ranges((outside_phases or {}).get(r.key, ()), column)
+        ),
+        "older": lambda r: r.key in older_keys,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
-    marks = [name for name, test in tests.items() if any(map(test, [*records, *baseline]))]
+    marks = [name for name, is_marked in tests.items() if any(map(is_marked, [*records, *baseline]))]
     ratio = published.ratio(ours) if published and ours is not None else None
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)
 
 
-OF_DECODING = ("decode_", "target_", "draft", "provisional_", "time_per_token", "joules_per_token")
-OF_PREFILLS = ("prefill_", "ttft")
+DECODING_PREFIXES = ("decode_", "target_", "draft", "provisional_", "time_per_token", "joules_per_token")
+PREFILL_PREFIXES = ("prefill_", "ttft")
 """Beginnings of figures of one phase alone."""
 
 
-def _leaves_ranges(outside: Collection[str], column: ColumnSpec) -> bool:
+def _leaves_ranges(phases: Collection[str], column: ColumnSpec) -> bool:
     """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
     names = [name for name in (column.value, column.total, column.per) if name]
-    parts = {"prefill": OF_DECODING, "decode": OF_PREFILLS}
-    return any(not all(name.startswith(parts[text.partition(" ")[0]]) for name in names) for text in outside)
+    parts = {"prefill": DECODING_PREFIXES, "decode": PREFILL_PREFIXES}
+    return any(not all(name.startswith(parts[text.partition(" ")[0]]) for name in names) for text in phases)
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:
     """Beginnings of the records' keys, long enough to find them."""
-    return tuple(record.key[:SHORT] for record in records)
+    return tuple(record.key[:SHORT_LENGTH] for record in records)
 
 
-def _is_fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:
-    by_name = not determined.isdisjoint(record.provenance.fitted)
-    return by_name or (column.timed and record.provenance.costs == "fitted")
+def _is_fitted(record: Record, column: ColumnSpec, determined_names: set[str | None]) -> bool:
+    is_named = not determined_names.isdisjoint(record.provenance.fitted)
+    return is_named or (column.timed and record.provenance.costs == "fitted")
 
 
 def _commits(records: Sequence[Record]) -> tuple[str, ...]:
     """Abbreviated commits of the records; `+` means that files differed from the commit."""
-    codes = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
-    return tuple(sorted(codes))
+    commits = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
+    return tuple(sorted(commits))
 
 
 def _natural(label: str) -> tuple[float, str]:

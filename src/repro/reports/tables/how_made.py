@@ -15,21 +15,21 @@ from typing import Any
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.engines.engine_file import device_in_use
-from repro.device.engines.evidence import PRINTED, sources
+from repro.device.engines.evidence import PRINTED_SOURCES, sources
 from repro.records.record import Record
-from repro.reports.intervals.samples import COUNTED
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.intervals.samples import COUNT_NAMES
+from repro.reports.reference.names import ANY_PAPER, load_names
 from repro.reports.spec.spec import ColumnSpec
 
 EMULATED, MEASURED = "emulated", "measured"
 
-BILLED = "cost model"
+BILLED_COMPONENT = "cost model"
 """The component whose version is in a record's provenance if a machine was billed."""
 
-OF_TABLES = "Ours are figures of the tables named, emulated or measured as each says."
+TABLES_LINE = "Ours are figures of the tables named, emulated or measured as each says."
 """The line of a page that gathers figures of several tables."""
 
-FEW, FEW_MODELS = 3, 2
+MOST_NAMED, MOST_MODELS_NAMED = 3, 2
 """Machines and models that are named; more machines are counted, more models are "the models"."""
 
 
@@ -50,7 +50,9 @@ def how_made(records: Sequence[Record]) -> str:
 
 
 def _virtual(records: Sequence[Record]) -> list[Record]:
-    return [r for r in records if r.provenance.clock == "virtual" and BILLED in r.provenance.versions]
+    return [
+        r for r in records if r.provenance.clock == "virtual" and BILLED_COMPONENT in r.provenance.versions
+    ]
 
 
 def _wall(records: Sequence[Record]) -> list[Record]:
@@ -63,17 +65,19 @@ def _machines(records: Sequence[Record]) -> list[str]:
     devices = each_name(str(r.provenance.config["device"].get("name")) for r in records)
     engines = each_name(_engine(r.provenance.config) for r in records)
     configs = [record.provenance.config for record in records]
-    distinct = {(id(c["device"]), id(c.get("engine"))): c for c in configs}  # most have the same
-    by_source = sources(map(device_in_use, distinct.values()))
+    distinct_configs = {(id(c["device"]), id(c.get("engine"))): c for c in configs}  # most have the same
+    tally = sources(map(device_in_use, distinct_configs.values()))
     counts = {
-        "measured": by_source["measured"],
-        "printed": sum(by_source[source] for source in PRINTED),
-        "fitted": by_source["fitted"],
-        "assumed": by_source["assumed"],
+        "measured": tally["measured"],
+        "printed": sum(tally[source] for source in PRINTED_SOURCES),
+        "fitted": tally["fitted"],
+        "assumed": tally["assumed"],
     }
     text = ", ".join(f"{count} {source}" for source, count in counts.items())
-    by = f" ({_listing(engines, 'engines')})" if engines else ""
-    return [f"Emulated on {_listing(devices, 'machines')}{by}: of their {by_source.total()} numbers {text}."]
+    engine_text = f" ({_listing(engines, 'engines')})" if engines else ""
+    return [
+        f"Emulated on {_listing(devices, 'machines')}{engine_text}: of their {tally.total()} numbers {text}."
+    ]
 
 
 def _engine(config: Mapping[str, Any]) -> str:
@@ -96,10 +100,10 @@ def _no_machine(records: Sequence[Record]) -> list[str]:
 
 
 def _weights(records: Sequence[Record]) -> list[str]:
-    computed = each_name(_checkpoint(r.provenance.config) for r in records if r.provenance.weights != "none")
-    billed = each_name(_target(r.provenance.config).get("precision") for r in _virtual(records))
-    text = f"{_listing(computed, 'checkpoints')} computed" if computed else "No weights computed"
-    return [text + (f"; costs are of {_listing(billed, 'formats')}" if billed else "") + "."]
+    weights = each_name(_checkpoint(r.provenance.config) for r in records if r.provenance.weights != "none")
+    billed_formats = each_name(_target(r.provenance.config).get("precision") for r in _virtual(records))
+    text = f"{_listing(weights, 'checkpoints')} computed" if weights else "No weights computed"
+    return [text + (f"; costs are of {_listing(billed_formats, 'formats')}" if billed_formats else "") + "."]
 
 
 def _checkpoint(config: Mapping[str, Any]) -> str:
@@ -113,9 +117,9 @@ def _target(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("target") or {}
 
 
-def _listing(names: Sequence[str], many: str) -> str:
-    if len(names) > FEW:
-        return f"{len(names)} {many}"
+def _listing(names: Sequence[str], plural_noun: str) -> str:
+    if len(names) > MOST_NAMED:
+        return f"{len(names)} {plural_noun}"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -131,7 +135,7 @@ def stand_ins(records: Sequence[Record]) -> str:
     if not checkpoints:
         return ""
     models = each_name(record.labels.get("target", "") for record in proxies)
-    text = " and ".join(models) if 0 < len(models) <= FEW_MODELS else "the models"
+    text = " and ".join(models) if 0 < len(models) <= MOST_MODELS_NAMED else "the models"
     return (
         f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {text}"
     )
@@ -144,7 +148,7 @@ def checkpoint_of(config: Mapping[str, Any]) -> str:
     repo = str((checkpoint.get("hub") or {}).get("repo") or "")
     if folder or (repo and repo != _repo(name)):
         return Path(str(folder or repo or name)).name
-    return load_names().find(ANY, "checkpoint", name).name
+    return load_names().find(ANY_PAPER, "checkpoint", name).name
 
 
 @cache
@@ -165,10 +169,10 @@ def each_name(names: Iterable[str | None]) -> list[str]:
     return sorted({name for name in names if name})
 
 
-UNACCEPTED = "no draft token was ever accepted"
+UNACCEPTED_PREFIX = "no draft token was ever accepted"
 """Begins a note about a suspicious acceptance length of 1."""
 
-ONE_ROW = 1.5
+ONE_ROW_LIMIT = 1.5
 """Rows of a verification below which hardly any holds a draft token, so that a length of 1 is no wonder."""
 
 
@@ -177,12 +181,14 @@ def amounts(records: Sequence[Record]) -> str:
     if not records:
         return ""
     parts = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
-    done = [record for record in records if record.done]
-    for name, noun in {**COUNTED, "decode_tokens": "decoded tokens"}.items():
-        counts = [value for r in done if isinstance(value := r.values.get(name), int)]
+    results = [record for record in records if record.done]
+    for name, noun in {**COUNT_NAMES, "decode_tokens": "decoded tokens"}.items():
+        counts = [value for r in results if isinstance(value := r.values.get(name), int)]
         if counts:
             parts.append(f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {noun} a cell")
-    texts = {str(r.provenance.config.get("prompts")) for r in done if not r.values.keys() & COUNTED.keys()}
+    texts = {
+        str(r.provenance.config.get("prompts")) for r in results if not r.values.keys() & COUNT_NAMES.keys()
+    }
     if len(texts) == 1 and texts != {"None"}:
         parts.append(f"{texts.pop()} texts a cell")
     return f"n: {', '.join(parts)}."
@@ -199,21 +205,21 @@ def notes_of(records: Sequence[Record]) -> list[str]:
 
 def _is_explained(note: str, record: Record) -> bool:
     width = record.values.get("verification_width")
-    return note.startswith(UNACCEPTED) and isinstance(width, (int, float)) and width < ONE_ROW
+    return note.startswith(UNACCEPTED_PREFIX) and isinstance(width, (int, float)) and width < ONE_ROW_LIMIT
 
 
-FIRST, DRAFT, DECODED = "the time to the first token", "the draft's prompt after it", "decoding"
+FIRST_TOKEN, DRAFT_PROMPT, DECODING = "the time to the first token", "the draft's prompt after it", "decoding"
 PROMPT_JOULES, DECODE_JOULES = "the energy of the prompts", "the energy of decoding"
-PARTS = {"s": (FIRST, DRAFT, DECODED), "J": (PROMPT_JOULES, DECODE_JOULES)}
+PARTS = {"s": (FIRST_TOKEN, DRAFT_PROMPT, DECODING), "J": (PROMPT_JOULES, DECODE_JOULES)}
 """What a request's seconds and its joules divide into."""
 
-HAVE: Mapping[str, tuple[str, ...]] = {
-    "ttft": (FIRST,),
-    "prefill_tokens_per_s": (FIRST,),
-    "prefill_seconds": (FIRST, DRAFT),
-    "decode_seconds": (DECODED,),
-    "decode_tokens_per_s": (DECODED,),
-    "time_per_token": (DECODED,),
+PARTS_OF_VALUE: Mapping[str, tuple[str, ...]] = {
+    "ttft": (FIRST_TOKEN,),
+    "prefill_tokens_per_s": (FIRST_TOKEN,),
+    "prefill_seconds": (FIRST_TOKEN, DRAFT_PROMPT),
+    "decode_seconds": (DECODING,),
+    "decode_tokens_per_s": (DECODING,),
+    "time_per_token": (DECODING,),
     "latency": PARTS["s"],
     "answer_seconds": PARTS["s"],
     "prefill_joules": (PROMPT_JOULES,),
@@ -223,7 +229,7 @@ HAVE: Mapping[str, tuple[str, ...]] = {
 }
 """The parts of a request that values of records have, alone or in a ratio."""
 
-LEAST = 0.0005
+LEAST_AMOUNT = 0.0005
 """Seconds and joules that no page would show."""
 
 
@@ -243,18 +249,18 @@ def uncounted_parts(figures: Iterable[tuple[ColumnSpec, Record]]) -> str:
         if record.done and "draft" in record.provenance.inputs:
             records[record.key] = record
             for name in filter(None, (column.value, column.total, column.per)):
-                counted_parts[record.key].update(HAVE.get(name, ()))
+                counted_parts[record.key].update(PARTS_OF_VALUE.get(name, ()))
     clauses = []
-    for unit, kind in PARTS.items():
-        for part in kind:
-            missing = [
+    for unit, unit_parts in PARTS.items():
+        for part in unit_parts:
+            leftovers = [
                 amount
                 for key, record in records.items()
-                if part not in counted_parts[key] and counted_parts[key].intersection(kind)
-                if (amount := _parts(record).get(part, 0.0)) > LEAST
+                if part not in counted_parts[key] and counted_parts[key].intersection(unit_parts)
+                if (amount := _parts(record).get(part, 0.0)) > LEAST_AMOUNT
             ]
-            if missing:
-                ends = dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(missing), max(missing)))
+            if leftovers:
+                ends = dict.fromkeys(f"{float(f'{end:.2g}'):g}" for end in (min(leftovers), max(leftovers)))
                 clauses.append(f"{part} ({' to '.join(ends)} {unit})")
     return f"Of a request with a draft, in no column: {'; '.join(clauses)}." if clauses else ""
 
@@ -264,9 +270,9 @@ def _parts(record: Record) -> dict[str, float]:
     numbers = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
     count, parts = numbers.get("prompts") or 0.0, {}
     if count and {"ttft", "prefill_seconds", "decode_seconds"} <= numbers.keys():
-        parts[FIRST] = numbers["ttft"]
-        parts[DRAFT] = numbers["prefill_seconds"] / count - numbers["ttft"]
-        parts[DECODED] = numbers["decode_seconds"] / count
+        parts[FIRST_TOKEN] = numbers["ttft"]
+        parts[DRAFT_PROMPT] = numbers["prefill_seconds"] / count - numbers["ttft"]
+        parts[DECODING] = numbers["decode_seconds"] / count
     if count and {"prefill_joules", "decode_joules"} <= numbers.keys():
         parts[PROMPT_JOULES] = numbers["prefill_joules"] / count
         parts[DECODE_JOULES] = numbers["decode_joules"] / count

@@ -15,7 +15,7 @@ from repro.device.engines.engine_file import device_in_use
 from repro.device.facts.kinds import POWER
 from repro.records.record import Record, Scalar
 
-AGAINST_TARGET = ("exact_match", "rouge_l", "rouge_l_tokens", "ties")
+TARGET_COMPARISONS = ("exact_match", "rouge_l", "rouge_l_tokens", "ties")
 """Values that compare an answer's text with the target's own."""
 
 
@@ -26,9 +26,12 @@ def other_arithmetic(record: Record) -> str:
     discover("repro.methods")
     if method.get("name") not in names("method"):
         return ""
-    of, computed = lookup("method", method["name"]), (target.get("compression") or {}).get("name", "")
-    computes = bool(computed) and computed == of.arithmetic_by  # type: ignore[attr-defined]
-    return "" if computes else str(getattr(of, "arithmetic", ""))
+    method_cls, compression = (
+        lookup("method", method["name"]),
+        (target.get("compression") or {}).get("name", ""),
+    )
+    is_computed = bool(compression) and compression == method_cls.arithmetic_by  # type: ignore[attr-defined]
+    return "" if is_computed else str(getattr(method_cls, "arithmetic", ""))
 
 
 def not_compared(method: str, arithmetic: str) -> str:
@@ -40,8 +43,8 @@ def not_compared(method: str, arithmetic: str) -> str:
 
 def known_values(record: Record) -> dict[str, Scalar]:
     """A record's values, without comparisons of a text that the method's own arithmetic did not compute."""
-    hidden = AGAINST_TARGET if other_arithmetic(record) else ()
-    return {name: value for name, value in record.values.items() if name not in hidden}
+    hidden_names = TARGET_COMPARISONS if other_arithmetic(record) else ()
+    return {name: value for name, value in record.values.items() if name not in hidden_names}
 
 
 def assumed_watts(record: Record) -> list[str]:
@@ -55,19 +58,19 @@ def assumed_watts(record: Record) -> list[str]:
 @remember(64)
 def _assumed_watts(device: Mapping[str, Any]) -> list[str]:
     watts = {fact.path: fact for fact in facts(device) if fact.kind is POWER}
-    counted = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
-    assumed = [fact.path for fact in counted if fact.source == "assumed"]
-    return [path.removesuffix(".watts").rpartition(".")[2] for path in assumed]
+    counted_facts = [watts["power.constant"]] if "power.constant" in watts else list(watts.values())
+    assumed_paths = [fact.path for fact in counted_facts if fact.source == "assumed"]
+    return [path.removesuffix(".watts").rpartition(".")[2] for path in assumed_paths]
 
 
-BESIDE = {
+INPUT_WORDS = {
     "target predictor": "early-exit predictors",
     "elastic parts": "an order of units, adapters for each size",
     "trained heads": "score and decision heads",
 }
 """What inputs of a cell are, beside models and rows."""
 
-GRAPHS = {"graph_seconds": "graphs built for the NPU"}
+GRAPH_WORDS = {"graph_seconds": "graphs built for the NPU"}
 """What values of a record say that was made before the first request."""
 
 NEEDS, PLACEMENT = "needs", "placement"
@@ -79,9 +82,9 @@ def needs(record: Record) -> str:
     models = [
         str(config[role]["name"]) for role in inputs if role != "target" and _is_model(config.get(role))
     ]
-    parts = [text for name, text in BESIDE.items() if name in inputs]
+    parts = [text for name, text in INPUT_WORDS.items() if name in inputs]
     return (
-        ", ".join([*models, *parts, *(text for name, text in GRAPHS.items() if name in record.values)])
+        ", ".join([*models, *parts, *(text for name, text in GRAPH_WORDS.items() if name in record.values)])
         or "nothing"
     )
 
@@ -97,4 +100,4 @@ def known_value(record: Record, name: str) -> Scalar:
         return needs(record)
     if name == PLACEMENT:
         return record.labels.get(PLACEMENT)
-    return None if name in AGAINST_TARGET and other_arithmetic(record) else record.figure(name)
+    return None if name in TARGET_COMPARISONS and other_arithmetic(record) else record.figure(name)

@@ -19,29 +19,31 @@ def require_apart(members: Sequence[Member]) -> None:
     Raises:
         InputError: two cells have the same labels.
     """
-    first: dict[str, Member] = {}
+    first_by_labels: dict[str, Member] = {}
     for member in members:
-        other = first.setdefault(canonical(member.labels), member)
-        if other.key != member.key:
+        first_member = first_by_labels.setdefault(canonical(member.labels), member)
+        if first_member.key != member.key:
             raise InputError(
                 f"two cells have the same labels, {' '.join(member.labels.values())}; name the setting in "
                 'which they differ, as in labels: {length: "${method.length}"}'
             )
 
 
-def join(of_run: Sequence[Member], earlier: Sequence[Member], is_full_sweep: bool = False) -> list[Member]:
+def join(
+    run_cells: Sequence[Member], old_cells: Sequence[Member], is_full_sweep: bool = False
+) -> list[Member]:
     """A run's own cells, and earlier ones with other keys and other labels.
 
     This way a method that is run alone is added to the existing rows, and empties none. If the run was the
     experiment's full sweep, only those earlier cells stay that another command had added. A cell that was in
     the table already keeps the shorter of both commands.
     """
-    keys, labels = {member.key for member in of_run}, {canonical(member.labels) for member in of_run}
-    before = {(member.key, canonical(member.labels)): member for member in earlier}
-    by_identity = {(member.key, canonical(member.labels)): member for member in of_run}
-    current = [_shorter(member, before.get(identity)) for identity, member in by_identity.items()]
-    earlier_others = [m for m in earlier if m.key not in keys and canonical(m.labels) not in labels]
-    replaced_overrides = {member.overrides for member in of_run} if is_full_sweep else set()
+    keys, labels = {member.key for member in run_cells}, {canonical(member.labels) for member in run_cells}
+    earlier_by_labels = {(member.key, canonical(member.labels)): member for member in old_cells}
+    by_identity = {(member.key, canonical(member.labels)): member for member in run_cells}
+    current = [_shorter(member, earlier_by_labels.get(identity)) for identity, member in by_identity.items()]
+    earlier_others = [m for m in old_cells if m.key not in keys and canonical(m.labels) not in labels]
+    replaced_overrides = {member.overrides for member in run_cells} if is_full_sweep else set()
     return current + [member for member in earlier_others if member.overrides not in replaced_overrides]
 
 
@@ -59,8 +61,10 @@ def _arguments(experiment: str, overrides: Sequence[str]) -> list[str]:
 
 def shared_overrides(members: Sequence[Member]) -> tuple[str, ...]:
     """The overrides that all of a table's cells have, in their order."""
-    first, *rest = [member.overrides for member in members] or [()]
-    return tuple(override for override in first if all(override in overrides for overrides in rest))
+    first_overrides, *other_commands = [member.overrides for member in members] or [()]
+    return tuple(
+        override for override in first_overrides if all(override in overrides for overrides in other_commands)
+    )
 
 
 def _shorter(member: Member, earlier: Member | None) -> Member:

@@ -34,8 +34,8 @@ MARKS = {
 
 def legend(marks: Iterable[str]) -> list[str]:
     """What the signs of these marks mean, a sentence each."""
-    used = {*marks}
-    return [f"{sign} {text}." for mark, (sign, text) in MARKS.items() if mark in used]
+    used_marks = {*marks}
+    return [f"{sign} {text}." for mark, (sign, text) in MARKS.items() if mark in used_marks]
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class Table:
     @property
     def shared_marks(self) -> list[str]:
         """Marks that all our values have; they are stated once, below the table."""
-        figures = [entry.marks for entry in self.entries if entry.ours is not None]
-        return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
+        mark_lists = [entry.marks for entry in self.entries if entry.ours is not None]
+        return [mark for mark in MARKS if len(mark_lists) > 1 and all(mark in marks for marks in mark_lists)]
 
     @property
     def legend(self) -> list[str]:
@@ -218,13 +218,13 @@ def with_best(table: Table) -> Table:
 
 
 def _with_best(column: ColumnSpec, entries: Sequence[Entry]) -> Sequence[Entry]:
-    rounded = [None if entry.number is None else round(entry.number, column.digits) for entry in entries]
-    values = {value for value in rounded if value is not None}
+    round_values = [None if entry.number is None else round(entry.number, column.digits) for entry in entries]
+    values = {value for value in round_values if value is not None}
     if len(values) < 2 or not column.better:
         return entries
-    best = max(values) if column.better == "higher" else min(values)
-    indices = [i for i, value in enumerate(rounded) if value == best]
-    ends = [entries[i].interval for i in indices]
-    if len(indices) > 1 and not all(interval and not narrow(interval) for interval in ends):
+    best_value = max(values) if column.better == "higher" else min(values)
+    indices = [i for i, value in enumerate(round_values) if value == best_value]
+    intervals = [entries[i].interval for i in indices]
+    if len(indices) > 1 and not all(interval and not narrow(interval) for interval in intervals):
         return entries
     return [replace(e, marks=(*e.marks, "best")) if i in indices else e for i, e in enumerate(entries)]

@@ -19,7 +19,7 @@ from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.records.record import Scalar, Spread, content_hash
 from repro.scenarios.generation import figures, task_scores
-from repro.scenarios.generation.asked import AGAINST_TARGET, GenerationCell
+from repro.scenarios.generation.asked import TARGET_METRICS, GenerationCell
 
 Line = dict[str, Scalar]
 
@@ -60,19 +60,19 @@ def quality(
     answer_texts = [decode(answer.tokens) for answer in generations]
     target_texts = None if references is None else [decode(tokens) for tokens in references]
     rows = cell.rows.rows
-    scored = task_scores.score_answers(cell.task_metrics, cell.dataset, rows, answer_texts, target_texts)
+    judged = task_scores.score_answers(cell.task_metrics, cell.dataset, rows, answer_texts, target_texts)
     values |= task_scores.evaluate_answers(cell.evaluated, cell.dataset, rows, answer_texts)
     answers = lines(generations, answer_texts, references, target_texts, rows, cell.config["skip"])
     if target_texts is not None:
         for line, share in zip(answers, rouge_by_prompt(answer_texts, target_texts), strict=True):
             line["rouge_l"] = 100.0 * share
     notes = []
-    if scored.answers:
-        for line, scores_of_line in zip(answers, scored.answers, strict=True):
+    if judged.answers:
+        for line, scores_of_line in zip(answers, judged.answers, strict=True):
             line |= scores_of_line
         if cut := sum(map(is_cut, generations)):
             notes = [f"{cut} of {len(answers)} answers were cut at max_tokens and are scored as they stand"]
-    return Quality(values | dict(scored.values), scored.uncertainty, answers, notes)
+    return Quality(values | dict(judged.values), judged.uncertainty, answers, notes)
 
 
 def until_stop(tokens: Sequence[int], stop: Container[int]) -> list[int]:
@@ -113,7 +113,7 @@ def scores(
         outcome["references"] = list(references)
         for kind in ("prediction", "reference"):
             outcome[f"{kind}_texts"] = [text_of(tokens) for tokens in outcome[f"{kind}s"]]
-        names += AGAINST_TARGET
+        names += TARGET_METRICS
     values = score([*names, *metrics], outcome)
     return {n: " ".join(map(str, v)) if isinstance(v, list) else v for n, v in values.items()}
 
@@ -127,13 +127,13 @@ def require_lossless(generations: Sequence[Generation], texts: Sequence[GreedyTe
     ties = 0
     for answer, text in zip(generations, texts, strict=True):
         reference = answer_of(text, answer.request)
-        leaves = divergence(answer.tokens, reference, text.rows.__getitem__, dtype)
-        if leaves and not leaves.tie:
+        departure = divergence(answer.tokens, reference, text.rows.__getitem__, dtype)
+        if departure and not departure.tie:
             raise NotLosslessError(
-                f"answer {answer.request.id} leaves the target's own text at token {leaves.position}, "
-                f"where the target prefers its own token by {leaves.margin:.3g} in logits ({dtype})"
+                f"answer {answer.request.id} leaves the target's own text at token {departure.position}, "
+                f"where the target prefers its own token by {departure.margin:.3g} in logits ({dtype})"
             )
-        ties += leaves is not None
+        ties += departure is not None
     return ties
 
 
@@ -191,7 +191,7 @@ def ids(tokens: Sequence[int]) -> str:
     return " ".join(map(str, tokens))
 
 
-def first_difference(tokens: str, other: str) -> int | None:
+def first_difference(tokens: str, other_tokens: str) -> int | None:
     """The position of the first token that differs between two texts of token ids; None if they are equal."""
-    pairs = zip_longest(tokens.split(), other.split())
+    pairs = zip_longest(tokens.split(), other_tokens.split())
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)

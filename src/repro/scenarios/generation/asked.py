@@ -41,8 +41,8 @@ from repro.records.identity import dataset_asked, device_asked, model_asked, por
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios.base import (
-    COSTS,
-    WEIGHTS,
+    COST_VERSIONS,
+    WEIGHT_VERSIONS,
     Scenario,
     appended_tokens,
     component,
@@ -51,7 +51,7 @@ from repro.scenarios.base import (
     names_in,
 )
 from repro.scenarios.compressed_target import CompressedTarget
-from repro.scenarios.emulation import COMPUTED, EmulatedCell
+from repro.scenarios.emulation import COMPUTED_FORMAT, EmulatedCell
 from repro.scenarios.generation import draft_calibration, task_scores
 from repro.scenarios.generation.draft_calibration import Goal, HeadMatch
 from repro.scenarios.offline import corpus_asked
@@ -65,17 +65,17 @@ from repro.scenarios.settings import (
     with_resident,
 )
 
-ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
+KEY_SETTINGS = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that are part of the key unchanged; others enter it in part."""
 
-AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")
+TARGET_METRICS = ("rouge_l", "rouge_l_tokens", "exact_match")
 """Metrics that compare answers with the target's own."""
 
-ROOM = 64
+TREE_ROOM = 64
 """Fewest cache positions reserved for a token tree, beside prompt and answer."""
 
 
-_tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
+_prompt_cache: dict[tuple[str, str, str], list[data.Prompt]] = {}
 """Prompts by rows, dataset and tokenizer: cells of a process that ask for the same ones share them."""
 
 
@@ -159,8 +159,8 @@ class GenerationCell(Scenario):
         config, method = self.config, f"method {self.name}"
         unread = {"trace": "only a service has requests"}
         if "draft" not in self.places:
-            of_draft = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
-            unread |= dict.fromkeys(of_draft, f"{method} takes no draft")
+            draft_settings = ("calibrate_draft_to", "draft_calibration", "calibration_prompts")
+            unread |= dict.fromkeys(draft_settings, f"{method} takes no draft")
         elif not self.calibrates:
             unread["calibration_prompts"] = "no draft is calibrated"
             if not self.match and config["draft_calibration"] == draft_calibration.CHOICES:
@@ -170,7 +170,7 @@ class GenerationCell(Scenario):
         else:
             unread |= dict.fromkeys(("engine", "host", "format"), "a real device computes by itself")
         formats = {config[role].get("precision") for role in ("target", *self.places)}
-        if config["format"] not in (None, COMPUTED, *formats):
+        if config["format"] not in (None, COMPUTED_FORMAT, *formats):
             unread["format"] = f"the models' files name theirs: {', '.join(map(str, formats))}"
         if "target" not in self.places and "resident" not in config["method"]:
             unread["resident"] = f"{method} places no target"
@@ -271,7 +271,7 @@ class GenerationCell(Scenario):
     @property
     def plain_metrics(self) -> list[str]:
         """The metrics asked for that do not score answers by their task."""
-        answer_metrics = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
+        answer_metrics = {task_scores.MAIN_SCORE, *self.task_metrics, *self.evaluated}
         return [name for name in self.config["metrics"] if name not in answer_metrics]
 
     @property
@@ -348,7 +348,7 @@ class GenerationCell(Scenario):
     @cached_property
     def _settings(self) -> dict[str, Any]:
         """What is asked, without trees."""
-        settings = {name: self.config[name] for name in ASKED}
+        settings = {name: self.config[name] for name in KEY_SETTINGS}
         if self.evaluated:
             settings["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
         settings |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
@@ -375,7 +375,7 @@ class GenerationCell(Scenario):
     @cached_property
     def versions(self) -> dict[str, int]:
         """Versions of the components that decide the outcome, by name."""
-        against = () if self.cost_only else AGAINST_TARGET
+        target_metrics = () if self.cost_only else TARGET_METRICS
         versions = {"scenario generation": self.version}
         versions |= component_version("method", str(self.config["method"]["name"]))
         versions |= component_version("compression", self.compressed.name) if self.compressed else {}
@@ -384,8 +384,8 @@ class GenerationCell(Scenario):
         versions |= {"interpolated weights": interpolated_model.VERSION} if self.interpolates else {}
         metrics = [*map(str, self.config["metrics"]), *self.task_metrics]
         metrics = [name for name in metrics if not is_evaluated(name)]
-        versions |= metric_versions([self.method.round_metric, *against, *metrics])
-        return versions | COSTS | WEIGHTS
+        versions |= metric_versions([self.method.round_metric, *target_metrics, *metrics])
+        return versions | COST_VERSIONS | WEIGHT_VERSIONS
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -430,18 +430,18 @@ class GenerationCell(Scenario):
 
     def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
-        most = self.config["prompt_tokens"]
+        prompt_limit = self.config["prompt_tokens"]
         if self.cost_only:
-            blank = (0,) * most
-            yield from ((f"blank/{i}", blank) for i in range(self.config["prompts"]))
+            blank_prompt = (0,) * prompt_limit
+            yield from ((f"blank/{i}", blank_prompt) for i in range(self.config["prompts"]))
             return
         key = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
-        if key not in _tokenized:
-            _tokenized[key] = data.prompts(self.dataset, rows, self.target.tokenizer)
-        for prompt, row in zip(_tokenized[key], rows.rows, strict=True):
+        if key not in _prompt_cache:
+            _prompt_cache[key] = data.prompts(self.dataset, rows, self.target.tokenizer)
+        for prompt, row in zip(_prompt_cache[key], rows.rows, strict=True):
             if builder_of(self.dataset).is_empty(row):
                 raise InputError(f"prompt {prompt.id} is empty, so nothing is asked; leave its row out")
-            yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
+            yield prompt.id, tuple(prompt.token_ids[-prompt_limit:] if prompt_limit else prompt.token_ids)
 
     def check(self) -> None:
         """See `Scenario`: kinds of drafts, tokenizers, context lengths, memory."""
@@ -467,8 +467,8 @@ class GenerationCell(Scenario):
             for role, place in self.places.items():
                 model = self.model(role)
                 self.method.variant(role, model, device)
-                plain = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
-                if not self.emulated and not plain:
+                is_plain = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
+                if not self.emulated and not is_plain:
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
@@ -478,18 +478,18 @@ class GenerationCell(Scenario):
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)
-        longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
-        tokens, most = model.positions(longest, self.config["max_tokens"])
-        if most is not None and tokens > most:
+        longest_prompt = max(len(r.prompt) for r in (*self.requests, *self.calibration))
+        tokens, max_positions = model.positions(longest_prompt, self.config["max_tokens"])
+        if max_positions is not None and tokens > max_positions:
             raise InputError(
                 f"{tokens} tokens of prompt and answer do not fit the context of {role} "
-                f"{model.config.name}, {most} tokens"
+                f"{model.config.name}, {max_positions} tokens"
             )
 
     def tokens(self, role: str) -> int:
         """Capacity of a model's key-value cache in tokens."""
-        longest, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
-        return longest + answer + max(ROOM, self.method.look_ahead(role, answer))
+        prompt, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
+        return prompt + answer + max(TREE_ROOM, self.method.look_ahead(role, answer))
 
     def open_device(self) -> Device:
         """Create a device from the device file and the engine."""

@@ -32,7 +32,7 @@ from repro.reports.reference.reference import find, load_cells
 AGREEMENT, ACCEPTANCE = "draft_token_correctness", "acceptance_length"
 """Published metrics that a draft is calibrated to."""
 
-TREES = "ghidorah.table1.mt_bench"
+TREES_PREFIX = "ghidorah.table1.mt_bench"
 """Id prefix of the MT-Bench values: Ghidorah searches all its trees on MT-Bench (sec. IV-B)."""
 
 VERSION = 2
@@ -44,12 +44,12 @@ CHOICES = "choices"
 WEIGHTS = "weights"
 """The value of `draft_calibration` that makes a draft of the target's weights."""
 
-PLACE = "calibrate_draft_to: "
+ERROR_PREFIX = "calibrate_draft_to: "
 
-NEAR, MISS = 0.005, 0.01
+NEAR_AGREEMENT, MOST_MISS = 0.005, 0.01
 """An agreement so near the one asked for ends the search; the largest difference that is accepted."""
 
-HALVINGS = 12
+MOST_HALVINGS = 12
 """Most shares of random weights that are tried."""
 
 
@@ -161,7 +161,7 @@ def goal_of(names: object) -> Goal | HeadMatch:
     try:
         return head_match(names) if isinstance(names, (list, tuple)) else published_goal(names)
     except InputError as wrong:
-        raise InputError(f"{PLACE}{str(wrong).removeprefix(PLACE)}") from wrong
+        raise InputError(f"{ERROR_PREFIX}{str(wrong).removeprefix(ERROR_PREFIX)}") from wrong
 
 
 def published_goal(name: object) -> Goal:
@@ -177,7 +177,7 @@ def published_goal(name: object) -> Goal:
     }
     agreement = agreements.get(cell.id)
     if agreement is None:
-        raise InputError(f"{PLACE}{unknown('single published agreement', cell.id, agreements)}")
+        raise InputError(f"{ERROR_PREFIX}{unknown('single published agreement', cell.id, agreements)}")
     return Goal(cell.id, agreement)
 
 
@@ -187,7 +187,7 @@ def head_match(names: Sequence[object]) -> HeadMatch:
     Raises:
         InputError: the ids are no such pair (with near misses), or the fit has no solution.
     """
-    trees = [f"{TREES}.width{width}" for width in WIDTHS]
+    trees = [f"{TREES_PREFIX}.width{width}" for width in WIDTHS]
     return HeadMatch(_heads_of([str(name) for name in names]), _heads_of(trees))
 
 
@@ -204,13 +204,13 @@ def _heads_of(names: Sequence[str]) -> FittedHeads:
     widths = tuple(int(cell.conditions["width"]) for cell in cells)
     if widths != WIDTHS or len({cell.dataset for cell in cells}) > 1:
         pairs = zip(widths, cells, strict=True)
-        has = ", ".join(f"width {width} on {cell.dataset}" for width, cell in pairs)
+        listing = ", ".join(f"width {width} on {cell.dataset}" for width, cell in pairs)
         raise InputError(
-            f"match has {has or 'no id'}; two ids bring heads to a dataset's acceptance lengths at width "
-            f"2 and width 4, such as [{TREES}.width2, {TREES}.width4]"
+            f"match has {listing or 'no id'}; two ids bring heads to a dataset's acceptance lengths at width "
+            f"2 and width 4, such as [{TREES_PREFIX}.width2, {TREES_PREFIX}.width4]"
         )
-    first, second = cells
-    return fit_heads((first.id, second.id), (float(first.value_low or 0.0), float(second.value_low or 0.0)))
+    narrow, broad = cells
+    return fit_heads((narrow.id, broad.id), (float(narrow.value_low or 0.0), float(broad.value_low or 0.0)))
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
@@ -235,11 +235,11 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
 
 def require_heads(matched: HeadMatch, draft: Model) -> None:
     """InputError if the draft's number of Medusa heads differs from the fitted number."""
-    heads, fitted = draft.model_cost.shape.medusa, len(matched.heads.accuracies)
-    if heads != fitted:
+    head_count, matched_count = draft.model_cost.shape.medusa, len(matched.heads.accuracies)
+    if head_count != matched_count:
         raise InputError(
-            f"calibrate_draft_to brings {fitted} Medusa heads to acceptance lengths, and "
-            f"{draft.config.name} has {heads or 'none'}; choose a draft with {fitted} heads, or "
+            f"calibrate_draft_to brings {matched_count} Medusa heads to acceptance lengths, and "
+            f"{draft.config.name} has {head_count or 'none'}; choose a draft with {matched_count} heads, or "
             "calibrate_draft_to=null"
         )
 
@@ -288,7 +288,7 @@ def native(
     hits, draft_rows = list[bool](), list[Logits]()
     for i, (prompt, answer) in enumerate(answers):
         report(i)
-        contexts = [prompt.extend(answer[:at]) for at in range(1, len(answer))]
+        contexts = [prompt.extend(answer[:length]) for length in range(1, len(answer))]
         if contexts:
             draft.start(prompt)
             rows = rows_of(draft, contexts)
@@ -339,13 +339,13 @@ def match_weights(goal: Goal, seed: int, agreement_at: Callable[[float], Agreeme
     """
     aim, low, high = goal.published / 100, 0.0, 1.0
     trials: list[tuple[float, float, Agreement]] = []
-    while len(trials) < HALVINGS and not (trials and min(trials)[0] <= NEAR):
+    while len(trials) < MOST_HALVINGS and not (trials and min(trials)[0] <= NEAR_AGREEMENT):
         share = (low + high) / 2
         outcome = agreement_at(share)
         trials.append((abs(outcome.share - aim), share, outcome))
         low, high = (share, high) if outcome.share > aim else (low, share)
     miss, share, outcome = min(trials, key=lambda trial: trial[:2])
-    if miss > MISS:
+    if miss > MOST_MISS:
         raise InputError(
             f"no draft of the target's weights comes within a point of {aim:.1%} on the calibration rows: "
             f"the nearest agrees in {outcome.share:.1%} of {outcome.tokens} tokens; raise calibration_prompts"

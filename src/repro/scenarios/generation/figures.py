@@ -42,13 +42,13 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     tokens = sum(len(g.tokens) - 1 for g in generations)
     seconds = sum(end - start for start, end in windows)
     joules = [trace.joules(*window) for window in windows]
-    total = None if None in joules else sum(j for j in joules if j is not None)
-    read = sum(s.bytes for w in windows for s in trace.within(*w, FLASH))
-    firsts = [(g.arrived, g.first) for g in generations]
-    filling = sum(end - start for start, end in firsts)
-    prompted = sum(len(g.request.prompt) for g in generations)
-    burnt = [trace.joules(g.arrived, g.prefilled) for g in generations]
-    busiest = max(sum(trace.busy(on, *window) for window in firsts) for on in PROCESSORS)
+    decode_joules = None if None in joules else sum(j for j in joules if j is not None)
+    read_bytes = sum(s.bytes for w in windows for s in trace.within(*w, FLASH))
+    prefill_windows = [(g.arrived, g.first) for g in generations]
+    prefill_seconds = sum(end - start for start, end in prefill_windows)
+    prompt_tokens = sum(len(g.request.prompt) for g in generations)
+    prefill_joules = [trace.joules(g.arrived, g.prefilled) for g in generations]
+    busiest_seconds = max(sum(trace.busy(on, *window) for window in prefill_windows) for on in PROCESSORS)
     return {
         "decode_tokens": tokens,
         "decode_seconds": seconds,
@@ -56,13 +56,13 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         "time_per_token": seconds / tokens if tokens else None,
         "ttft": fmean(g.first - g.arrived for g in generations),
         "latency": fmean(g.ended - g.arrived for g in generations),
-        "prefill_tokens_per_s": prompted / filling if filling else None,
-        "prefill_joules": None if None in burnt else sum(j for j in burnt if j is not None),
-        "prefill_bubbles": 1 - busiest / filling if filling else None,
+        "prefill_tokens_per_s": prompt_tokens / prefill_seconds if prefill_seconds else None,
+        "prefill_joules": None if None in prefill_joules else sum(j for j in prefill_joules if j is not None),
+        "prefill_bubbles": 1 - busiest_seconds / prefill_seconds if prefill_seconds else None,
         "prefill_seconds": sum(g.prefilled - g.arrived for g in generations),
-        "decode_joules": total,
-        "joules_per_token": total / tokens if tokens and total is not None else None,
-        "flash_bytes_per_token": read / tokens if tokens else None,
+        "decode_joules": decode_joules,
+        "joules_per_token": decode_joules / tokens if tokens and decode_joules is not None else None,
+        "flash_bytes_per_token": read_bytes / tokens if tokens else None,
         "flash_busy": sum(trace.busy(FLASH, *w) for w in windows) / seconds if seconds else None,
     }
 
@@ -77,22 +77,22 @@ def by_answer(
         `passes` and `projecting` over the answer's decoding (see `_pass_sums` and `_projection_sums`).
     """
     answers: list[dict[str, Scalar]] = []
-    for g in generations:
-        windows = decode_windows([g])
+    for answer in generations:
+        windows = decode_windows([answer])
         answers.append(
             {
-                "ttft": g.first - g.arrived,
-                "latency": g.ended - g.arrived,
-                "prefill_joules": trace.joules(g.arrived, g.prefilled),
-                "decode_joules": trace.joules(g.prefilled, g.ended) if g.rounds else 0.0,
+                "ttft": answer.first - answer.arrived,
+                "latency": answer.ended - answer.arrived,
+                "prefill_joules": trace.joules(answer.arrived, answer.prefilled),
+                "decode_joules": trace.joules(answer.prefilled, answer.ended) if answer.rounds else 0.0,
                 **_pass_sums(windows, sessions),
-                **_projection_sums([g], trace),
+                **_projection_sums([answer], trace),
             }
         )
     return answers
 
 
-def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
+def calls(generations: Sequence[Generation], has_verifier: bool = True) -> dict[str, Scalar]:
     """Count the target's verifications; zero for methods without a target (`verified` false).
 
     Returns:
@@ -100,7 +100,7 @@ def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str,
         target_calls: verifications over all answers, prefill excluded.
         verification_width: tokens per verification, the root included.
     """
-    rounds = [r for g in generations for r in g.rounds if verified and r.rows]
+    rounds = [r for g in generations for r in g.rounds if has_verifier and r.rows]
     width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
     return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
 
@@ -121,18 +121,18 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
     if not rounds:
         return {}
     errors = sum(r.accepted < r.reach for r in rounds)
-    drafted = sum(r.drafted for r in rounds)
+    drafted_tokens = sum(r.drafted for r in rounds)
     possible = sum(r.possible for r in rounds if r.possible is not None)
-    out: dict[str, Scalar] = {
-        "drafted_per_call": drafted / len(rounds),
+    values: dict[str, Scalar] = {
+        "drafted_per_call": drafted_tokens / len(rounds),
         "error_rate": errors / len(rounds),
         "calls_per_error": len(rounds) / errors if errors else None,
-        "drafted_per_error": drafted / errors if errors else None,
+        "drafted_per_error": drafted_tokens / errors if errors else None,
         "useless_calls": len(rounds) - errors,
     }
     if possible:
-        out["retention"] = sum(r.accepted for r in rounds) / possible
-    return out
+        values["retention"] = sum(r.accepted for r in rounds) / possible
+    return values
 
 
 class _Stretches:
@@ -150,8 +150,8 @@ class _Stretches:
 
     def overlaps(self, start: float, end: float) -> list[float]:
         """Seconds of a stretch that each of those near it covers."""
-        near = self._stretches[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
-        return [max(0.0, min(end, b) - max(start, a)) for a, b in near]
+        stretches = self._stretches[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
+        return [max(0.0, min(end, b) - max(start, a)) for a, b in stretches]
 
 
 def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -> dict[str, Scalar]:
@@ -167,11 +167,11 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         rows_kept: share of the target's tokens that ran through its last layers; the others were pruned.
     """
     sums = _pass_sums(decode_windows(generations), sessions)
-    target = sums["target_passes"]
+    target_passes = sums["target_passes"]
     return {
-        "target_pass": _over(sums["target_seconds"], target),
-        "target_loading": _over(sums["loading_seconds"], target),
-        "target_computing": _over(sums["computing_seconds"], target),
+        "target_pass": _over(sums["target_seconds"], target_passes),
+        "target_loading": _over(sums["loading_seconds"], target_passes),
+        "target_computing": _over(sums["computing_seconds"], target_passes),
         "draft_pass": _over(sums["alone_seconds"], sums["alone_passes"]),
         "provisional_pass": _over(sums["beside_seconds"], sums["beside_passes"]),
         "draft_seconds": sums["draft_seconds"],
@@ -185,26 +185,26 @@ def _pass_sums(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Se
 
     Draft passes are those of all other roles; they began alone, or beside a pass of the target.
     """
-    decoding = _Stretches(windows)
-    inside = {role: [p for p in session.passes if decoding.at(p.start)] for role, session in sessions.items()}
-    target = inside.pop("target", [])
-    verifying = _Stretches([(t.start, t.end) for t in target])
-    drafts = [p for role_passes in inside.values() for p in role_passes]
-    beside = [p for p in drafts if verifying.at(p.start)]
-    alone = [p for p in drafts if not verifying.at(p.start)]
+    decode = _Stretches(windows)
+    passes = {role: [p for p in session.passes if decode.at(p.start)] for role, session in sessions.items()}
+    target_passes = passes.pop("target", [])
+    verify_stretches = _Stretches([(t.start, t.end) for t in target_passes])
+    drafts = [p for role_passes in passes.values() for p in role_passes]
+    beside_passes = [p for p in drafts if verify_stretches.at(p.start)]
+    alone_passes = [p for p in drafts if not verify_stretches.at(p.start)]
     return {
-        "target_passes": len(target),
-        "target_seconds": fsum(p.end - p.start for p in target),
-        "loading_seconds": fsum(p.loading for p in target),
-        "computing_seconds": fsum(p.end - p.start - p.loading for p in target),
-        "target_rows": sum(p.rows for p in target),
-        "kept_rows": sum(p.last_rows for p in target),
-        "alone_passes": len(alone),
-        "alone_seconds": fsum(p.end - p.start for p in alone),
-        "beside_passes": len(beside),
-        "beside_seconds": fsum(p.end - p.start for p in beside),
+        "target_passes": len(target_passes),
+        "target_seconds": fsum(p.end - p.start for p in target_passes),
+        "loading_seconds": fsum(p.loading for p in target_passes),
+        "computing_seconds": fsum(p.end - p.start - p.loading for p in target_passes),
+        "target_rows": sum(p.rows for p in target_passes),
+        "kept_rows": sum(p.last_rows for p in target_passes),
+        "alone_passes": len(alone_passes),
+        "alone_seconds": fsum(p.end - p.start for p in alone_passes),
+        "beside_passes": len(beside_passes),
+        "beside_seconds": fsum(p.end - p.start for p in beside_passes),
         "draft_seconds": sum(p.end - p.start for p in drafts),
-        "hidden_seconds": sum(part for p in drafts for part in verifying.overlaps(p.start, p.end)),
+        "hidden_seconds": sum(part for p in drafts for part in verify_stretches.overlaps(p.start, p.end)),
     }
 
 
@@ -223,13 +223,13 @@ def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Sca
 
 def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:
     """Seconds of the target's output projections while decoding, and those spent off the accepted path."""
-    spent, wasted = [], []
+    projecting, wasted = [], []
     for r in (r for g in generations for r in g.rounds if r.rows):
         heads = [s for s in trace.within(r.start, r.end) if s.kind == "head" and s.name == "target head"]
         rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
-        spent.append(seconds)
+        projecting.append(seconds)
         wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / rows) if rows else 0.0)
-    return {"projecting_seconds": fsum(spent), "wasted_seconds": fsum(wasted)}
+    return {"projecting_seconds": fsum(projecting), "wasted_seconds": fsum(wasted)}
 
 
 def _over(total: float, count: float) -> float | None:

@@ -108,11 +108,11 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
     """
     model, prompts = prefixes.model, [request.prefix for request in prefixes.requests]
     tokens = int(cell.config["max_tokens"]) + own_text.BEYOND
-    with ExitStack() as opened:
-        root = memory_root() if cell.config["memo"] else opened.enter_context(forgetting())
-        store = opened.enter_context(closing(model.texts(root)))
+    with ExitStack() as stack:
+        root = memory_root() if cell.config["memo"] else stack.enter_context(forgetting())
+        store = stack.enter_context(closing(model.texts(root)))
         transfer.fill_texts(store, model.outputs_key())
-        memo = opened.enter_context(closing(model.memo(root))) if remembers(cell) else None
+        memo = stack.enter_context(closing(model.memo(root))) if remembers(cell) else None
 
         def compute(prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
             texts = model.compute_texts(prompts, tokens, report)

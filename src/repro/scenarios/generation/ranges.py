@@ -41,17 +41,17 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
         return ()
     if any(cell.models[role].shape is None for role in cell.places):
         return record.provenance.extrapolated
-    sizes = {role: _layer_mb(cell, role) for role in cell.places}
+    layer_sizes = {role: _layer_mb(cell, role) for role in cell.places}
     ranges: dict[tuple[str, str], dict[str, list[float]]] = {}
     for phase, processor, role, rows in _passes(cell, record, rounds(record.key)):
-        ends = ranges.setdefault((phase, processor), {"rows": [], "layer_mb": []})
-        ends["rows"].append(rows)
-        ends["layer_mb"].append(sizes[role])
+        values = ranges.setdefault((phase, processor), {"rows": [], "layer_mb": []})
+        values["rows"].append(rows)
+        values["layer_mb"].append(layer_sizes[role])
     return tuple(
-        f"{phase} on {processor}: {far}"
-        for (phase, processor), ends in sorted(ranges.items())
+        f"{phase} on {processor}: {sentence}"
+        for (phase, processor), values in sorted(ranges.items())
         if processor in holds
-        for far in outside(holds[processor], ends)
+        for sentence in outside(holds[processor], values)
     )
 
 
@@ -67,22 +67,22 @@ def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> It
     verifier = "target" if "target" in cell.places else "draft"
     prefill = float(values.get("prefill_seconds") or 0)
     tokens = float(values.get("prefill_tokens_per_s") or 0) * prefill
-    prompt = round(tokens / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
-    for role in cell.places if prompt else ():
-        for processor in _processors(cell, role, several=True):
-            yield "prefill", processor, role, cell.method.prefill_rows(prompt)
+    prompt_rows = round(tokens / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
+    for role in cell.places if prompt_rows else ():
+        for processor in _processors(cell, role, has_several_rows=True):
+            yield "prefill", processor, role, cell.method.prefill_rows(prompt_rows)
     widths = {int(line["rows"] or 0) for line in rounds if line.get("rows")}
-    drafted = [(role, 1) for role in cell.places if role != verifier and values.get("draft_seconds")]
-    for role, rows in (*drafted, *((verifier, rows) for rows in widths)):
-        for processor in _processors(cell, role, several=rows > 1):
+    draft_passes = [(role, 1) for role in cell.places if role != verifier and values.get("draft_seconds")]
+    for role, rows in (*draft_passes, *((verifier, rows) for rows in widths)):
+        for processor in _processors(cell, role, has_several_rows=rows > 1):
             yield "decode", processor, role, rows
 
 
-def _processors(cell: GenerationCell, role: str, several: bool) -> set[str]:
+def _processors(cell: GenerationCell, role: str, has_several_rows: bool) -> set[str]:
     """The processors of a model's passes over one row or over several."""
     machine, place = cell.cell.machine(), cell.places[role]
     processors = {place.on or machine.main}
-    if several and role == "target":
+    if has_several_rows and role == "target":
         processors = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
         processors |= {place.head} - {""}  # which also judges where a tree is pruned
     arithmetic = cell.models[role].stored.arithmetic

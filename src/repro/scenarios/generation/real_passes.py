@@ -31,18 +31,18 @@ from repro.scenarios.generation.asked import GenerationCell
 from repro.scenarios.generation.prefixes import PreparedRows, outputs_of, prepare_rows, remembers
 from repro.scenarios.generation.scenario import load, opened_sessions, prepare, start
 
-OWN = "the target's own text"
+OWN_TEXT = "the target's own text"
 
-TOKENS = 12
+TOKEN_COUNT = 12
 """Tokens that are computed: several verifications, each after a compaction of the cache."""
 
-COMPARED = 4
+COMPARED_RANKS = 4
 """First ranks of a row whose log-probabilities are compared."""
 
-ALONE = 4
+REPEATED_ROWS = 4
 """Rows of each model that are computed again, each in a pass of its sequence alone."""
 
-Known = Callable[[Prefix], "Logits | None"]
+StoredRow = Callable[[Prefix], "Logits | None"]
 """The stored row after a sequence, if there is one."""
 
 
@@ -85,21 +85,23 @@ class RealPasses:
         self.rows[cell.labels["method"]] += _compare_cell(cell, prepare_rows(cell, silent))
 
 
-def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
+def _compare_cell(cell: GenerationCell, prepared: PreparedRows) -> int:
     """Compute the first tokens of the shortest request, and return how many rows were compared."""
     places, dtype = cell.places, cell.target.computes_in
-    shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
-    shortest_request = cell.requests[shortest]
-    request = replace(shortest_request, max_tokens=min(TOKENS, shortest_request.max_tokens), sampling=GREEDY)
-    if before.references is None:
-        (text,) = cell.target.compute_texts([request.prefix], TOKENS, lambda done: None)
+    shortest_index = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
+    shortest_request = cell.requests[shortest_index]
+    request = replace(
+        shortest_request, max_tokens=min(TOKEN_COUNT, shortest_request.max_tokens), sampling=GREEDY
+    )
+    if prepared.references is None:
+        (text,) = cell.target.compute_texts([request.prefix], TOKEN_COUNT, lambda done: None)
     else:
-        text = before.references[shortest]
+        text = prepared.references[shortest_index]
     greedy_text = GreedyText(request.prefix, text.tokens, text.rows)
     bound = rounding(dtype)
-    plays = "target" in places and not cell.method.alters_target
+    plays_target = "target" in places and not cell.method.alters_target
     networks: list[ComparedNetwork] = []
-    if not plays:
+    if not plays_target:
         networks.append(_recompute(cell, greedy_text, request.max_tokens, bound))
 
     @contextmanager
@@ -108,30 +110,30 @@ def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
         if cell.model(role).computes_in not in ROUNDING_BOUNDS or not model.folder:
             yield network
             return
-        with ExitStack() as opened:
-            stored: dict[str, Known] = {OWN: along(greedy_text)} if model is cell.target else {}
+        with ExitStack() as stack:
+            rows: dict[str, StoredRow] = {OWN_TEXT: along(greedy_text)} if model is cell.target else {}
             if remembers(cell):
-                memo = opened.enter_context(closing(model.memo(memory_root())))
+                memo = stack.enter_context(closing(model.memo(memory_root())))
                 transfer.fill(memo, model.outputs_key())
-                stored["its cache"] = MemoNetwork(network, memo, ranks=1).look_up
-            compared_network = ComparedNetwork(network, role, stored, bound)
+                rows["its cache"] = MemoNetwork(network, memo, ranks=1).look_up
+            compared_network = ComparedNetwork(network, role, rows, bound)
             networks.append(compared_network)
             yield compared_network
             if role != "target":
                 compared_network.repeat(model.network(), request.prefix)
 
-    beforehand, device = cell.open_device(), cell.open_device()
-    with closing(beforehand), opened_sessions(cell, beforehand, before.calibrated) as looked_up:
-        serving = prepare(cell, beforehand, looked_up)  # rehearsals, of which only seconds are wanted
+    first_device, device = cell.open_device(), cell.open_device()
+    with closing(first_device), opened_sessions(cell, first_device, prepared.calibrated) as first_sessions:
+        serving = prepare(cell, first_device, first_sessions)  # rehearsals, of which only seconds are wanted
     with (
         closing(device),
         ExitStack() as caches,
-        opened_sessions(cell, device, before.calibrated, open_network) as sessions,
+        opened_sessions(cell, device, prepared.calibrated, open_network) as sessions,
     ):
         for session in sessions.values():
             if isinstance(side := session.beside, SideNetwork) and remembers(cell):
-                stored = caches.enter_context(outputs_of(cell.target, side))
-                session.beside = side.compare(stored, partial(require_score, bound, side.kind))
+                rows = caches.enter_context(outputs_of(cell.target, side))
+                session.beside = side.compare(rows, partial(require_score, bound, side.kind))
         load(device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
@@ -142,7 +144,7 @@ def _compare_cell(cell: GenerationCell, before: PreparedRows) -> int:
 
 def _recompute(cell: GenerationCell, greedy_text: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
-    network = ComparedNetwork(cell.target.network(), "target", {OWN: along(greedy_text)}, bound)
+    network = ComparedNetwork(cell.target.network(), "target", {OWN_TEXT: along(greedy_text)}, bound)
     network.start(greedy_text.prompt)
     rows_of(network, greedy_text.contexts()[:tokens])
     return network
@@ -159,7 +161,7 @@ class ComputedRow(NamedTuple):
 class ComparedNetwork:
     """A network whose rows must be the stored ones, where there are any."""
 
-    def __init__(self, network: Network, role: str, stored: Mapping[str, Known], bound: float) -> None:
+    def __init__(self, network: Network, role: str, stored: Mapping[str, StoredRow], bound: float) -> None:
         """Compare a network's rows.
 
         Args:
@@ -171,7 +173,7 @@ class ComparedNetwork:
         self._network = network
         self._role = role
         self._stored = stored
-        self._bound = bound
+        self._bind_table = bound
         self._text: Prefix | None = None
         self._rows: list[ComputedRow] = []
         self.depth = network.depth
@@ -207,7 +209,11 @@ class ComparedNetwork:
         Raises:
             UnfaithfulRowError: one differs by more than rounding explains.
         """
-        indices = {len(self._rows) * (2 * i + 1) // (2 * ALONE) for i in range(ALONE)} if self._rows else ()
+        indices = (
+            {len(self._rows) * (2 * i + 1) // (2 * REPEATED_ROWS) for i in range(REPEATED_ROWS)}
+            if self._rows
+            else ()
+        )
         for prefix, row, text in (self._rows[i] for i in indices):
             network.start(prompt)
             if text is not None:
@@ -215,35 +221,35 @@ class ComparedNetwork:
             (alone,) = rows_of(network, [prefix])
             self._compare(prefix, row, alone, "a pass of the same tokens alone")
 
-    def _compare(self, prefix: Prefix, row: Logits, other: Logits, where: str) -> None:
+    def _compare(self, prefix: Prefix, row: Logits, other_row: Logits, where: str) -> None:
         """Compare a row with a known one.
 
         Raises:
             UnfaithfulRowError: they differ by more than rounding explains.
         """
         self.compared += 1
-        tokens, logps = other.top_ranks()
+        tokens, logps = other_row.top_ranks()
         logps_by_token = dict(zip(*row.top_ranks(), strict=True))
-        expected = list(zip(tokens, logps, strict=True))[:COMPARED]
-        difference = max(abs(logp - logps_by_token.get(token, float("-inf"))) for token, logp in expected)
-        if difference > self._bound:
+        top_ranks = list(zip(tokens, logps, strict=True))[:COMPARED_RANKS]
+        difference = max(abs(logp - logps_by_token.get(token, float("-inf"))) for token, logp in top_ranks)
+        if difference > self._bind_table:
             raise UnfaithfulRowError(
                 f"a pass of the {self._role} computed logits after {prefix.length} tokens that differ by "
-                f"{difference:.3g} from those of {where}, and rounding explains {self._bound:g}: "
+                f"{difference:.3g} from those of {where}, and rounding explains {self._bind_table:g}: "
                 "the pass's attention mask, the cache that it read, or what is stored is wrong"
             )
 
 
-def along(text: GreedyText) -> Known:
+def along(text: GreedyText) -> StoredRow:
     """The rows of an own text."""
     return dict(zip(text.contexts(), text.rows, strict=True)).get
 
 
-def require_score(bound: float, kind: str, length: int, apart: float) -> None:
+def require_score(bound: float, kind: str, length: int, gap: float) -> None:
     """UnfaithfulRowError if an output after `length` tokens differs by more than rounding explains."""
-    if not apart <= bound:  # an output that is not a number is none of the cache's
+    if not gap <= bound:  # an output that is not a number is none of the cache's
         raise UnfaithfulRowError(
             f"the {kind} beside the target gave after {length} tokens another output than its cache has, by "
-            f"{apart:.3g}, and rounding explains {bound:g}: the hidden state that it read or what is stored "
+            f"{gap:.3g}, and rounding explains {bound:g}: the hidden state that it read or what is stored "
             "is wrong"
         )

@@ -56,32 +56,32 @@ class GenerationScenario(GenerationCell):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        before = prepare_rows(self, progress)
+        prepared = prepare_rows(self, progress)
         device = self.open_device()
-        with closing(device), opened_sessions(self, device, before.calibrated) as sessions:
+        with closing(device), opened_sessions(self, device, prepared.calibrated) as sessions:
             serving = prepare(self, device, sessions)
             answers = serve(self, device, sessions, serving, progress)
             loads = [session.engine.loads for session in sessions.values()]
             forms = [*pass_forms(device, sessions)]
-        first, trace = answers[: len(self.requests)], device.trace
-        good = quality(self, first, before.references)
+        first_answers, trace = answers[: len(self.requests)], device.trace
+        answer_quality = quality(self, first_answers, prepared.references)
         values = figures.timing(answers, trace) | figures.calls(answers, "target" in self.places)
-        values |= {name: value for each in loads if each for name, value in each.figures.items()}
+        values |= {name: value for loading in loads if loading for name, value in loading.figures.items()}
         values |= dict(serving.figures) | (self.compressed.figures if self.compressed else {})
-        if isinstance(before.calibrated, MatchedWeights) and before.references is not None:
-            values |= before.calibrated.figures(agreement(self, self.requests, before.references))
+        if isinstance(prepared.calibrated, MatchedWeights) and prepared.references is not None:
+            values |= prepared.calibrated.figures(agreement(self, self.requests, prepared.references))
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
-        values |= figures.projecting(answers, trace) | dict(good.values)
+        values |= figures.projecting(answers, trace) | dict(answer_quality.values)
         if isinstance(device, EmulatedDevice):
             laws.require(trace_laws.broken_laws(answers, sessions, device, values))
-        costs = figures.by_answer(first[: len(good.lines)], sessions, trace)
+        costs = figures.by_answer(first_answers[: len(answer_quality.lines)], sessions, trace)
         return Findings(
             values,
-            {**_spread(self, answers, device), **good.uncertainty},
+            {**_spread(self, answers, device), **answer_quality.uncertainty},
             figures.round_rows(answers),
             _timeline(self, device, answers, sessions),
-            _provenance(self, device, values, before.calibrated, [*good.notes, *forms]),
-            [{**line, **cost} for line, cost in zip(good.lines, costs, strict=True)],
+            _provenance(self, device, values, prepared.calibrated, [*answer_quality.notes, *forms]),
+            [{**line, **cost} for line, cost in zip(answer_quality.lines, costs, strict=True)],
         )
 
 
@@ -94,16 +94,16 @@ def _matched_network(
     network: OpenNetwork,
 ) -> Iterator[Network]:
     """Open a model's network; a calibrated draft also opens its target as an oracle."""
-    with network(cell, model, role) as plain:
+    with network(cell, model, role) as draft_network:
         if matched is None:
-            yield plain
+            yield draft_network
             return
         seed = cell.config["seed"]
         with network(cell, cell.target, "target") as oracle:
             if isinstance(matched, HeadMatch):
-                yield MatchedHeads(plain, oracle, matched.heads.accuracies, seed)
+                yield MatchedHeads(draft_network, oracle, matched.heads.accuracies, seed)
             else:
-                yield MatchedNetwork(plain, oracle, matched.probability, seed, matched.temperature)
+                yield MatchedNetwork(draft_network, oracle, matched.probability, seed, matched.temperature)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def opened_sessions(
     network: OpenNetwork = network_of,
 ) -> Iterator[dict[str, Session]]:
     """Open the cell's models on its device, by role, drafts before the target."""
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         sessions: dict[str, Session] = {}
         for role, place in last("target", cell.places):
             model = cell.model(role)
@@ -122,16 +122,16 @@ def opened_sessions(
                 # Of several drafts only the first is calibrated: the others have no measured agreement.
                 match = matched if role == "draft" else None
                 variant = cell.method.variant(role, model, device)
-                model_network = opened.enter_context(_matched_network(cell, variant, role, match, network))
+                model_network = stack.enter_context(_matched_network(cell, variant, role, match, network))
                 sessions[role] = variant.session(role, device, place, model_network, cell.tokens(role))
                 if role == "draft" and cell.trees:
                     sessions[role].beside = Calibration(cell.trees.accuracies)
                 side = sessions[role].beside
                 if network is network_of and remembers(cell) and isinstance(side, SideNetwork):
-                    side.remember(opened.enter_context(outputs_of(model, side)))
+                    side.remember(stack.enter_context(outputs_of(model, side)))
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens(role))
-            opened.callback(sessions[role].engine.close)
+            stack.callback(sessions[role].engine.close)
             sessions[role].engine.reserve()
         yield sessions
 
@@ -163,16 +163,16 @@ def serve(
 ) -> list[Generation]:
     """Answer all requests; a real device repeats them `repeats` times."""
     repeats = 1 if cell.emulated else cell.config["repeats"]
-    out: list[Generation] = []
+    answers: list[Generation] = []
     for repeat in range(repeats):
         if repeat and isinstance(device, LocalDevice):
             device.rest(cell.config["cooldown"])
         for request in cell.requests:
-            progress("answering", len(out), repeats * len(cell.requests))
+            progress("answering", len(answers), repeats * len(cell.requests))
             start(sessions, request)
-            out.append(device.play(serving.serve(request, device, sessions)))
-    progress("answering", len(out), len(out))
-    return out
+            answers.append(device.play(serving.serve(request, device, sessions)))
+    progress("answering", len(answers), len(answers))
+    return answers
 
 
 def start(sessions: Mapping[str, Session], request: Request) -> None:
@@ -194,19 +194,19 @@ def _timeline(
     cell: GenerationCell, device: Device, answers: Sequence[Generation], sessions: Mapping[str, Session]
 ) -> partial[str]:
     """What makes the run's Chrome trace."""
-    until, count = shown_until(answers, device.trace)
+    end_seconds, count = shown_until(answers, device.trace)
     name = f"{cell.labels['method']} on {device.name}"
     if count < len(answers):
         name += f", the first {count} of {len(answers)} requests"
-    parts = [*timeline_parts(answers, sessions)]
-    return partial(chrome, device.trace, name, parts, device.memory.history, until)
+    timeline_items = [*timeline_parts(answers, sessions)]
+    return partial(chrome, device.trace, name, timeline_items, device.memory.history, end_seconds)
 
 
-def shown_until(generations: Sequence[Generation], trace: Trace, most: int = MOST_OPS) -> tuple[float, int]:
+def shown_until(generations: Sequence[Generation], trace: Trace, limit: int = MOST_OPS) -> tuple[float, int]:
     """When a timeline ends, and how many requests it shows: as many as `most` ops allow, at least one."""
     starts = sorted(span.start for span in trace)
-    for count, g in enumerate(generations[1:], 1):
-        if bisect_left(starts, g.ended) > most:
+    for count, generation in enumerate(generations[1:], 1):
+        if bisect_left(starts, generation.ended) > limit:
             return generations[count - 1].ended, count
     return inf, len(generations)
 
@@ -215,23 +215,23 @@ def timeline_parts(
     generations: Sequence[Generation], sessions: Mapping[str, Session]
 ) -> Iterator[TimelinePart]:
     """Requests with their rounds, then the passes of each model, those of the preparation included."""
-    for g in generations:
-        args: dict[str, object] = {"prompt_tokens": len(g.request.prompt), "tokens": len(g.tokens)}
-        yield TimelinePart(Level.REQUEST, f"request {g.request.id}", g.arrived, g.ended, args)
-        for i, r in enumerate(g.rounds):
+    for answer in generations:
+        args: dict[str, object] = {"prompt_tokens": len(answer.request.prompt), "tokens": len(answer.tokens)}
+        yield TimelinePart(Level.REQUEST, f"request {answer.request.id}", answer.arrived, answer.ended, args)
+        for i, round_ in enumerate(answer.rounds):
             round_args: dict[str, object] = {
-                "drafted": r.drafted,
-                "accepted": r.accepted,
-                "emitted": r.emitted,
-                "rows": r.rows,
+                "drafted": round_.drafted,
+                "accepted": round_.accepted,
+                "emitted": round_.emitted,
+                "rows": round_.rows,
             }
-            if r.reason:
-                round_args["stopped"] = r.reason
-            yield TimelinePart(Level.ROUND, f"round {i}", r.start, r.end, round_args)
+            if round_.reason:
+                round_args["stopped"] = round_.reason
+            yield TimelinePart(Level.ROUND, f"round {i}", round_.start, round_.end, round_args)
     for role, session in sessions.items():
-        for p in session.passes:
-            args = {"rows": p.rows, "loading_ms": round(p.loading * 1e3, 3)}
-            yield TimelinePart(Level.PASS, f"{role} pass", p.start, p.end, args, role)
+        for network_pass in session.passes:
+            args = {"rows": network_pass.rows, "loading_ms": round(network_pass.loading * 1e3, 3)}
+            yield TimelinePart(Level.PASS, f"{role} pass", network_pass.start, network_pass.end, args, role)
 
 
 def _provenance(
@@ -269,7 +269,7 @@ def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]
 def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
     """The ids that end an answer, each with its token and what names it."""
     tokens = {number: token for token, number in tokenizer.vocabulary.items() if number in tokenizer.ends}
-    return {str(end): f"{tokens.get(end)} ({', '.join(by)})" for end, by in tokenizer.ends.items()}
+    return {str(end): f"{tokens.get(end)} ({', '.join(sources)})" for end, sources in tokenizer.ends.items()}
 
 
 def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -> Iterator[str]:
@@ -278,19 +278,19 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
     if cell.target.folder and (settings := unused_settings(cell.target.folder)):
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
-    most, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
-    if most and (shorter := sum(length < most for length in lengths)):
+    limit, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
+    if limit and (shorter := sum(length < limit for length in lengths)):
         yield (
-            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={most}, which only cuts: "
+            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={limit}, which only cuts: "
             f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
         )
     if cell.cell.stand_in:
         yield cell.cell.stand_in
-    for lacking, served in device.substituted.items():
-        yield f"{lacking} ops ran on {served}"
+    for absent, substitute in device.substituted.items():
+        yield f"{absent} ops ran on {substitute}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
     width = values.get("verification_width")
-    drafted = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
-    if drafted and values.get("acceptance_length") == 1.0:
+    has_drafts = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
+    if has_drafts and values.get("acceptance_length") == 1.0:
         yield "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"

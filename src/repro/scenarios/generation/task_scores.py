@@ -19,7 +19,7 @@ from repro.metrics.evaluated import figures, is_evaluated
 from repro.records.record import Scalar, Spread
 from repro.scenarios.base import spreads
 
-MAIN = "task_score"
+MAIN_SCORE = "task_score"
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,22 @@ def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
     from repro.metrics.task import AnswerMetric  # late, with numpy
 
     discover("repro.metrics")
-    by_name = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
-    if not by_name and MAIN not in metrics:
+    scoring = [
+        name for name in metrics if name != MAIN_SCORE and issubclass(lookup("metric", name), AnswerMetric)
+    ]
+    if not scoring and MAIN_SCORE not in metrics:
         return ()
-    of_task = score_of(dataset).metrics
-    for name in by_name:
-        if name not in of_task:
+    task_metrics = score_of(dataset).metrics
+    for name in scoring:
+        if name not in task_metrics:
             raise InputError(
                 f"metric {name!r} scores answers by their task, and dataset {dataset.name!r} is scored by "
-                f"{', '.join(of_task)}; choose one of these, or {MAIN}"
+                f"{', '.join(task_metrics)}; choose one of these, or {MAIN_SCORE}"
             )
-    selected = tuple(name for name in of_task if name in by_name or MAIN in metrics)
+    selected = tuple(name for name in task_metrics if name in scoring or MAIN_SCORE in metrics)
     for name in selected:
         metric = lookup("metric", name)()
-        if metric.runs_code and name not in by_name:
+        if metric.runs_code and name not in scoring:
             raise InputError(
                 f"dataset {dataset.name!r} is scored by running the answers' code; ask for it by name, "
                 f"metrics=[{name}]"
@@ -138,7 +140,7 @@ def score_answers(
     from repro.metrics.task import compared  # late, with numpy
 
     scoring = cast(GeneratedText, scoring_of(dataset))
-    expected = [scoring.expected(row) for row in rows]
+    references = [scoring.expected(row) for row in rows]
     task = score_of(dataset)
     main, texts = task.metrics[0], [*map(task.scored_part, texts)]
     target_texts = None if target_texts is None else [*map(task.scored_part, target_texts)]
@@ -146,14 +148,16 @@ def score_answers(
     columns: dict[str, list[float]] = {}
     for name in names:
         score = cache(lookup("metric", name)().score)  # a lossless method's answers are the target's own
-        columns[name] = [score(text, right) for text, right in zip(texts, expected, strict=True)]
-        target = None
+        columns[name] = [score(text, answers) for text, answers in zip(texts, references, strict=True)]
+        target_scores = None
         if target_texts is not None:
-            target = [score(text, right) for text, right in zip(target_texts, expected, strict=True)]
-            columns[f"target_{name}"] = target
-        values |= compared(MAIN if name == main else name, columns[name], target)
-    by_answer = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
+            target_scores = [
+                score(text, answers) for text, answers in zip(target_texts, references, strict=True)
+            ]
+            columns[f"target_{name}"] = target_scores
+        values |= compared(MAIN_SCORE if name == main else name, columns[name], target_scores)
+    answer_scores = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
     figures = {
         name: value for name, value in values.items() if not name.endswith(("_stderr", "_low", "_high"))
     }
-    return Scored(figures, spreads(values, len(texts)), by_answer)
+    return Scored(figures, spreads(values, len(texts)), answer_scores)

@@ -33,10 +33,10 @@ from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.runtime.model import Model, ModelConfig
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.scenarios.accuracy import best_of, is_right, metric_of
-from repro.scenarios.base import COSTS, names_in
+from repro.scenarios.base import COST_VERSIONS, names_in
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.offline import OfflineScenario
-from repro.scenarios.sections import OF_ANSWERS
+from repro.scenarios.sections import ANSWER_SETTINGS
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ DEMONSTRATION = "demonstration"
 """The trace of a service without one."""
 CORPUS_OF_DEMONSTRATION = "demonstration_assistant"
 
-FEW = 16
+PREFIX_EXAMPLES = 16
 """Number of examples used to detect the common prompt prefix."""
 
-OWN_OR = re.compile(r"\$\{own_or:[^,{}]*,([^{}]*)\}")
+OWN_OR_PATTERN = re.compile(r"\$\{own_or:[^,{}]*,([^{}]*)\}")
 """What depends on `weights` in a model's file; the group is the stand-in's part."""
 
-_tokenized: dict[tuple[str, str, str, float], DatasetRequests] = {}
+_request_cache: dict[tuple[str, str, str, float], DatasetRequests] = {}
 """Requests by model, dataset, rows and share of the prefix: tokenizing them takes seconds."""
 
 
@@ -92,7 +92,9 @@ class ServingCell(OfflineScenario):
     @property
     def unread(self) -> Mapping[str, str]:
         """See `OfflineScenario`."""
-        unread = dict.fromkeys((*OF_ANSWERS, "dataset", "skip"), "the trace says what a service is asked")
+        unread = dict.fromkeys(
+            (*ANSWER_SETTINGS, "dataset", "skip"), "the trace says what a service is asked"
+        )
         if self.trace.name == DEMONSTRATION:
             unread["corpus"] = "the demonstration has texts of its own"
         return unread
@@ -142,10 +144,10 @@ class ServingCell(OfflineScenario):
         for name, dataset in self.datasets.items():
             rows = self.rows[name]
             key = (model.digest, dataset.name, rows.digest, concise)
-            if key not in _tokenized:
+            if key not in _request_cache:
                 scorer = score_head(model) if concise < 1.0 else None
-                _tokenized[key] = DatasetRequests(dataset, rows, model.tokenizer, scorer, concise)
-            requests[name] = _tokenized[key]
+                _request_cache[key] = DatasetRequests(dataset, rows, model.tokenizer, scorer, concise)
+            requests[name] = _request_cache[key]
         return requests
 
     @cached_property
@@ -194,7 +196,7 @@ class ServingCell(OfflineScenario):
     def versions(self) -> dict[str, int]:
         """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
-        versions = COSTS if level is None else {**COSTS, "level": version_of(type(level))}
+        versions = COST_VERSIONS if level is None else {**COST_VERSIONS, "level": version_of(type(level))}
         if self._model.stored != precision("fp16"):
             versions = {**versions, "heads": 2}  # which ran in fp16 beside any target before
         if self.trace.answer < 2:
@@ -203,10 +205,10 @@ class ServingCell(OfflineScenario):
 
     def check(self) -> None:
         """As `OfflineScenario`; also InputError for a trace of dataset examples without a checkpoint."""
-        lacking = [app.name for app in self.trace.apps if app.dataset]
-        if self.target.folder is None and lacking:
+        names = [app.name for app in self.trace.apps if app.dataset]
+        if self.target.folder is None and names:
             raise InputError(
-                f"{self.target.config.name} has no checkpoint, and apps {', '.join(lacking)} ask for rows of "
+                f"{self.target.config.name} has no checkpoint, and apps {', '.join(names)} ask for rows of "
                 "datasets; choose a target that has one, or prompts of blanks (trace=standalone "
                 "app.dataset=null app.tokens=256)"
             )
@@ -222,8 +224,8 @@ class ServingCell(OfflineScenario):
     def origin(self) -> dict[str, Any]:
         """See `Scenario`."""
         fitted = tuple(sorted(self.cell.fitted_cells | set(self.system.fitted)))
-        unknown = {} if self.answers_known else {"weights": "none", "dequantized": False}
-        return super().origin | {"fitted": fitted, "notes": tuple(self._notes())} | unknown
+        without_answers = {} if self.answers_known else {"weights": "none", "dequantized": False}
+        return super().origin | {"fitted": fitted, "notes": tuple(self._notes())} | without_answers
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
@@ -249,11 +251,11 @@ def read_model(name: str) -> ModelConfig:
     path = folder / f"{name}.yaml"
     if not path.is_file():
         raise InputError(unknown("model", name, [file.stem for file in folder.glob("*.yaml")]))
-    content: dict[str, Any] = parse_yaml(OWN_OR.sub(r"\1", read_yaml(path)), str(path))
+    content: dict[str, Any] = parse_yaml(OWN_OR_PATTERN.sub(r"\1", read_yaml(path)), str(path))
     parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
     choices = {group: choice for part in parts for group, choice in part.items()}
-    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
-    return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)
+    contents = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
+    return ModelConfig.parse({"checkpoint": None, "shape": None} | contents | content)
 
 
 def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
@@ -299,15 +301,15 @@ class DatasetRequests:
     def _whole(self, row: int) -> Prompt:
         """An example's full prompt, tokenized on first use, since many choices take long to tokenize."""
         if row not in self._prompts:
-            only = replace(self.rows, rows=self.rows.rows[row : row + 1])
-            self._prompts[row] = data.prompts(self.dataset, only, _Repeating(self.text))[0]
+            single_row = replace(self.rows, rows=self.rows.rows[row : row + 1])
+            self._prompts[row] = data.prompts(self.dataset, single_row, _Repeating(self.text))[0]
         return self._prompts[row]
 
     @cached_property
     def _beginning(self) -> Tokens:
-        """The common prefix of all requests, detected from the first `FEW`."""
-        few = [self._whole(row) for row in range(min(FEW, len(self.rows.rows)))]
-        return few[0].continuations[0].context[: beginning(few, self.text)]
+        """The common prefix of all requests, detected from the first `PREFIX_EXAMPLES`."""
+        prompts = [self._whole(row) for row in range(min(PREFIX_EXAMPLES, len(self.rows.rows)))]
+        return prompts[0].continuations[0].context[: beginning(prompts, self.text)]
 
     @cached_property
     def spare(self) -> int:
@@ -322,16 +324,16 @@ class DatasetRequests:
 
     def prompt(self, row: int) -> Prompt:
         """An example's prompt, its prefix shortened by the caller if `concise` is below 1."""
-        full, long = self._whole(row), len(self._beginning)
+        prompt, prefix_size = self._whole(row), len(self._beginning)
         if self.concise == 1.0:
-            return full
+            return prompt
 
         def shorten_context(context: Tokens) -> Tokens:
-            return shorten_prompt(context, len(context) - long + self.spare, self._scores, long)
+            return shorten_prompt(context, len(context) - prefix_size + self.spare, self._scores, prefix_size)
 
         return replace(
-            full,
-            continuations=tuple(replace(c, context=shorten_context(c.context)) for c in full.continuations),
+            prompt,
+            continuations=tuple(replace(c, context=shorten_context(c.context)) for c in prompt.continuations),
         )
 
     def read(self, row: int) -> Tokens:
@@ -376,7 +378,7 @@ class _Repeating:
 def beginning(prompts: Sequence[Prompt], text: Tokenizer) -> int:
     """Length in tokens of the common prefix, cut back to the end of a line."""
     count = common(c.context for prompt in prompts for c in prompt.continuations)
-    first = prompts[0].continuations[0].context
-    while count and "\n" not in text.decode(first[count - 1 : count]):
+    context = prompts[0].continuations[0].context
+    while count and "\n" not in text.decode(context[count - 1 : count]):
         count -= 1
     return count

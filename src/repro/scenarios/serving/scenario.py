@@ -50,16 +50,16 @@ from repro.records.build_cache import memory_root
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import Round, Scalar, content_hash
 from repro.records.row_file import RowFile
-from repro.scenarios.base import WEIGHTS, Findings, Progress, spreads
+from repro.scenarios.base import WEIGHT_VERSIONS, Findings, Progress, spreads
 from repro.scenarios.serving.asked import DatasetRequests, ServingCell, score_head
 
-ANYTHING = LatencySlo(ttft=1.0)
+DEFAULT_SLO = LatencySlo(ttft=1.0)
 """Default SLO for apps without one; `decider=fixed` enforces none."""
 
-KEPT = 6
+MOST_DECODERS = 6
 """Compressed models kept in memory, each at most the size of the full model."""
 
-_compressed: dict[tuple[str, Compression | None, str], Decoder] = {}
+_compressed_decoders: dict[tuple[str, Compression | None, str], Decoder] = {}
 
 Rule = ByProfile | Nominal
 """By which costs a decision is checked."""
@@ -84,8 +84,8 @@ class ServedRequest(NamedTuple):
         deciding: cost of deciding and scoring.
         switch: cost of switching to the level; zero if the model was on it already.
         costs: total cost of the request.
-        first: its cost to the first token.
-        full: the full model's cost for it.
+        first_token_costs: its cost to the first token.
+        full_model_costs: the full model's cost for it.
         met: True if the SLO was met.
     """
 
@@ -96,8 +96,8 @@ class ServedRequest(NamedTuple):
     deciding: Spent
     switch: Spent
     costs: RequestCosts
-    first: RequestCosts
-    full: RequestCosts
+    first_token_costs: RequestCosts
+    full_model_costs: RequestCosts
     met: bool
 
     @property
@@ -113,22 +113,22 @@ class ServingScenario(ServingCell):
         """Serve all requests."""
         device = EmulatedDevice(self.cell.machine())
         requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
-        longest = max(len(request.prompt) + request.answer for request in requests)
-        lengths = (*PROMPT_LENGTHS, *([longest] if longest > PROMPT_LENGTHS[-1] else []))
+        longest_request = max(len(request.prompt) + request.answer for request in requests)
+        lengths = (*PROMPT_LENGTHS, *([longest_request] if longest_request > PROMPT_LENGTHS[-1] else []))
         profile = profile_of(self.system, device, lengths)
         served = list(self._serve(device, profile, requests, progress))
-        values, right = service_figures(served) | self._memory(longest), None
+        values, hits = service_figures(served) | self._memory(longest_request), None
         if self.answers_known:
             queries = [_query(request.arrival, request.decision) for request in served]
             answers = self.right(set(queries), progress)
-            full = self.right_in_full(set(queries), progress)
-            right = [answers[query] for query in queries]
-            values |= accuracy_figures(served, right, [full[query] for query in queries])
+            full_answers = self.right_in_full(set(queries), progress)
+            hits = [answers[query] for query in queries]
+            values |= accuracy_figures(served, hits, [full_answers[query] for query in queries])
             chances = (self.requests[a.app.source].chance(a.row) for a in self.arrivals)
             values["chance"] = 100.0 * mean(chances)
-        about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
+        details = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest_request))}}
         spread = spreads(values, len(served))
-        return Findings(values, spread, list(rounds(served, right)), provenance=about)
+        return Findings(values, spread, list(rounds(served, hits)), provenance=details)
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
         """Peak memory in bytes, and extra memory as shares of the full model's weights."""
@@ -142,7 +142,7 @@ class ServingScenario(ServingCell):
     def _request(self, number: int, arrival: Arrival) -> ServiceRequest:
         app, answer, name = arrival.app, self.trace.answer, f"{arrival.app.name}/{arrival.row}/{number}"
         shares = {objective: getattr(app, objective) for objective in ("ttft", "tpot", "time", "energy")}
-        slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
+        slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else DEFAULT_SLO
         if app.tokens:
             return ServiceRequest(name, (0,) * app.tokens, answer, slo)
         requests, granule = self.requests[app.source], self.service.granule
@@ -153,25 +153,34 @@ class ServingScenario(ServingCell):
     ) -> Iterator[ServedRequest]:
         """Decide and cost the requests in order, since the cost of a switch depends on the previous level."""
         rule, seed = self._rule(profile), self.config["seed"]
-        check = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
-        took: dict[tuple[Op, ...], Spent] = {}
-        present: float | None = None
+        guard = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
+        op_seconds: dict[tuple[Op, ...], Spent] = {}
+        level: float | None = None
         for number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
             if not number % 20:
                 progress("deciding", number, len(requests))
-            ops = self._deciding(check.decider, request, device.main)
-            deciding = took.get(ops) or took.setdefault(ops, device.play(run_ops(device, ops)))
-            decision, fell_back = self._decide(check, request, present, deciding)
-            read = request.read(decision.prompt)
-            costs, first = (
-                profile.costs(decision.model, read, answer, present, deciding)
+            ops = self._deciding(guard.decider, request, device.main)
+            deciding = op_seconds.get(ops) or op_seconds.setdefault(ops, device.play(run_ops(device, ops)))
+            decision, fell_back = self._decide(guard, request, level, deciding)
+            tokens = request.read(decision.prompt)
+            costs, first_token_costs = (
+                profile.costs(decision.model, tokens, answer, level, deciding)
                 for answer in (request.answer, 1)
             )
-            full = profile.whole(len(request.prompt), request.answer)
-            switch = NO_COST if decision.model == present else profile.levels[decision.model].switch
-            present, met = decision.model, request.objective.met(costs, full)
+            full_model_costs = profile.whole(len(request.prompt), request.answer)
+            switch = NO_COST if decision.model == level else profile.levels[decision.model].switch
+            level, met = decision.model, request.objective.met(costs, full_model_costs)
             yield ServedRequest(
-                arrival, request, decision, fell_back, deciding, switch, costs, first, full, met
+                arrival,
+                request,
+                decision,
+                fell_back,
+                deciding,
+                switch,
+                costs,
+                first_token_costs,
+                full_model_costs,
+                met,
             )
 
     def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
@@ -180,13 +189,13 @@ class ServingScenario(ServingCell):
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decide(
-        self, check: SloGuard, request: ServiceRequest, present: float | None, deciding: Spent
+        self, guard: SloGuard, request: ServiceRequest, loaded_level: float | None, deciding: Spent
     ) -> tuple[Decision, bool]:
         """The decision and whether it is a fallback; the smallest levels if no decision meets the SLO."""
         if self.service.decider == "fixed":
-            return check.decider.decide(request, ()), False
+            return guard.decider.decide(request, ()), False
         try:
-            decision, fell_back = check.decide(request, present, deciding)
+            decision, fell_back = guard.decide(request, loaded_level, deciding)
         except Infeasible:
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
@@ -219,11 +228,11 @@ class ServingScenario(ServingCell):
             if decision.model == level
         }
         answers = self.right(set(feasible.values()), progress)
-        right: dict[str, list[Decision]] = {request.id: [] for request in requests}
+        right_decisions: dict[str, list[Decision]] = {request.id: [] for request in requests}
         for (name, decision), query in feasible.items():
             if answers[query]:
-                right[name].append(decision)
-        return right
+                right_decisions[name].append(decision)
+        return right_decisions
 
     @cached_property
     def _chooser(self) -> Scorer | None:
@@ -245,17 +254,17 @@ class ServingScenario(ServingCell):
     def right(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
         """Whether each query is answered correctly by the model of its level."""
         models = self.system.models
-        right: dict[Query, bool] = {}
+        answers: dict[Query, bool] = {}
         for name in sorted({models.get(query.decision.model) for query in queries}, key=str):
-            of_model = [query for query in queries if models.get(query.decision.model) == name]
-            right |= self._answers(name, self.corpus).right(of_model, progress)
-        return right
+            model_queries = [query for query in queries if models.get(query.decision.model) == name]
+            answers |= self._answers(name, self.corpus).right(model_queries, progress)
+        return answers
 
     def right_in_full(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
         """Whether the full target answers the example of each query correctly."""
-        full = {query: query._replace(decision=Decision(1.0, 1.0)) for query in queries}
-        right = self._answers(None, Corpus((), "none")).right(set(full.values()), progress)
-        return {query: right[full_query] for query, full_query in full.items()}
+        full_queries = {query: query._replace(decision=Decision(1.0, 1.0)) for query in queries}
+        answers = self._answers(None, Corpus((), "none")).right(set(full_queries.values()), progress)
+        return {query: answers[full_query] for query, full_query in full_queries.items()}
 
     def _answers(self, name: str | None, corpus: Corpus) -> AnswerCache:
         """The answer cache of a family member, or of the target if `name` is None."""
@@ -320,7 +329,7 @@ class Shortening:
         return [str(self.granule), type(self.scorer).__qualname__, settings]
 
 
-RIGHT = "correct"
+ANSWER_TABLE = "correct"
 """Table of the answer cache."""
 
 
@@ -328,17 +337,17 @@ class AnswerStore:
     """Correctness by column (model level, dataset, prompt level) and example, in a file; see `RowFile`."""
 
     def __init__(self, path: Path) -> None:
-        self._file = RowFile(path, (RIGHT,))
+        self._file = RowFile(path, (ANSWER_TABLE,))
 
     def get(self, column: str, rows: Iterable[int]) -> dict[int, bool]:
         """The stored ones among some examples of a column."""
-        stored = {row: self._file.get(RIGHT, _answer_key(column, row)) for row in rows}
-        return {row: right == b"\1" for row, right in stored.items() if right is not None}
+        stored_answers = {row: self._file.get(ANSWER_TABLE, _answer_key(column, row)) for row in rows}
+        return {row: answer == b"\1" for row, answer in stored_answers.items() if answer is not None}
 
     def put(self, column: str, answers: Mapping[int, bool]) -> None:
         """Store examples of a column."""
-        rows = [(_answer_key(column, row), bytes([right])) for row, right in answers.items()]
-        self._file.put(RIGHT, rows, replace=True)
+        rows = [(_answer_key(column, row), bytes([answer])) for row, answer in answers.items()]
+        self._file.put(ANSWER_TABLE, rows, replace=True)
 
     def close(self) -> None:
         """Close the file."""
@@ -373,7 +382,7 @@ class AnswerCache:
 
     def right(self, queries: Collection[Query], progress: Progress) -> dict[Query, bool]:
         """Whether each query is answered correctly; uncached ones are computed, level by level."""
-        right: dict[Query, bool] = {}
+        verdicts: dict[Query, bool] = {}
         columns: dict[float, dict[tuple[str, float], list[int]]] = defaultdict(lambda: defaultdict(list))
         for dataset, row, decision in sorted(set(queries)):
             columns[decision.model][dataset, decision.prompt].append(row)
@@ -383,16 +392,16 @@ class AnswerCache:
                 for (dataset, prompt), rows in datasets.items():
                     key = self._key(dataset, Decision(prompt, model))
                     answers = store.get(key, rows)
-                    missing = [row for row in rows if row not in answers]
-                    if missing:
-                        progress("answering", len(right), len(queries))
+                    missing_rows = [row for row in rows if row not in answers]
+                    if missing_rows:
+                        progress("answering", len(verdicts), len(queries))
                         reader = reader or self._reader(model)
-                        computed = self._column(reader, dataset, prompt, missing)
-                        store.put(key, computed)
-                        answers |= computed
-                    right |= {Query(dataset, row, Decision(prompt, model)): answers[row] for row in rows}
-        progress("answering", len(right), len(queries))
-        return right
+                        new_answers = self._column(reader, dataset, prompt, missing_rows)
+                        store.put(key, new_answers)
+                        answers |= new_answers
+                    verdicts |= {Query(dataset, row, Decision(prompt, model)): answers[row] for row in rows}
+        progress("answering", len(verdicts), len(queries))
+        return verdicts
 
     def _key(self, dataset: str, decision: Decision) -> str:
         requests, compression = self.requests[dataset], self._compression(decision.model)
@@ -401,25 +410,25 @@ class AnswerCache:
             corpus = [self.corpus.digest] if compression.calibrated else []
             kind, settings = type(compression), asdict(compression)  # type: ignore[call-overload]
             level = [kind.__qualname__, version_of(kind), settings, files_read(compression), *corpus]
-        shorter = self.shortening.identity if decision.prompt < 1.0 else []
+        shortening = self.shortening.identity if decision.prompt < 1.0 else []
         examples: list[object] = [dataset_asked(asdict(requests.dataset)), requests.rows.digest]
         if requests.concise < 1.0:
             examples += [requests.concise, *Shortening(requests.scorer).identity]
-        prompts = [decision.prompt, *shorter, requests.spare]
-        return content_hash([self.digest, level, examples, prompts, WEIGHTS])
+        prompts = [decision.prompt, *shortening, requests.spare]
+        return content_hash([self.digest, level, examples, prompts, WEIGHT_VERSIONS])
 
     def _compression(self, model: float) -> Compression | None:
         return None if model == 1.0 else self.compression(model)
 
     def _reader(self, model: float) -> Reader:
-        """The model of a level; the last `KEPT` models are cached, since compressing takes long."""
+        """The model of a level; the last `MOST_DECODERS` models are cached, since compressing takes long."""
         compression = self._compression(model)
         key = (self.digest, compression, self.corpus.digest)
-        if key not in _compressed:
-            if len(_compressed) == KEPT:
-                del _compressed[next(iter(_compressed))]
-            _compressed[key] = self._made(compression)
-        return Reader(_compressed[key])
+        if key not in _compressed_decoders:
+            if len(_compressed_decoders) == MOST_DECODERS:
+                del _compressed_decoders[next(iter(_compressed_decoders))]
+            _compressed_decoders[key] = self._made(compression)
+        return Reader(_compressed_decoders[key])
 
     def _made(self, compression: Compression | None) -> Decoder:
         decoder = self.open()
@@ -438,8 +447,8 @@ class AnswerCache:
             row: [(shorten(c.context), c.token_ids) for c in requests.prompt(row).continuations]
             for row in rows
         }
-        ordered = sorted(pairs, key=lambda row: pairs[row])
-        return {row: requests.is_right(row, reader.score(pairs[row])) for row in ordered}
+        ordered_rows = sorted(pairs, key=lambda row: pairs[row])
+        return {row: requests.is_right(row, reader.score(pairs[row])) for row in ordered_rows}
 
     def _shortener(self, requests: DatasetRequests, level: float) -> Callable[[Tokens], Tokens]:
         """The function that shortens a context to a level; the common prefix is scored once."""
@@ -471,9 +480,9 @@ def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     mean over switches that took time, `switch_seconds_max` the longest.
     """
     switches = [s.switch.seconds for s in served if s.switch.seconds]
-    first = sum(s.costs.ttft for s in served)
+    ttft_sum = sum(s.costs.ttft for s in served)
     tpots = [s.costs.tpot for s in served if s.costs.tpot is not None]
-    full_tpots = [s.full.tpot for s in served if s.full.tpot is not None]
+    full_tpots = [s.full_model_costs.tpot for s in served if s.full_model_costs.tpot is not None]
     energies = [s.costs.energy for s in served if s.costs.energy is not None]
     return {
         "requests": len(served),
@@ -485,9 +494,9 @@ def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "time": mean(s.costs.time for s in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
         **_as_generated(served),
-        "full_ttft": mean(s.full.ttft for s in served),
+        "full_ttft": mean(s.full_model_costs.ttft for s in served),
         "full_tpot": mean(full_tpots) if full_tpots else None,
-        "ttft_speedup": sum(s.full.ttft for s in served) / first,
+        "ttft_speedup": sum(s.full_model_costs.ttft for s in served) / ttft_sum,
         "tpot_speedup": sum(full_tpots) / sum(tpots) if tpots else None,
         "prompt_level": mean(s.decision.prompt for s in served),
         "model_level": mean(s.decision.model for s in served),
@@ -496,10 +505,10 @@ def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "switches": len(switches),
         "switch_seconds": mean(switches) if switches else 0.0,
         "switch_seconds_max": max(switches, default=0.0),
-        "switch_share": sum(switches) / first,
+        "switch_share": sum(switches) / ttft_sum,
         "deciding_seconds": mean(s.deciding.seconds for s in served),
-        "deciding_share": sum(s.deciding.seconds for s in served) / first,
-        "deciding_share_of_full": mean(s.deciding.seconds / s.full.ttft for s in served),
+        "deciding_share": sum(s.deciding.seconds for s in served) / ttft_sum,
+        "deciding_share_of_full": mean(s.deciding.seconds / s.full_model_costs.ttft for s in served),
         "decisions": len({s.decision for s in served}),
     }
 
@@ -508,21 +517,23 @@ def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """The figures of generation that requests have too, under its names, for tables that have both."""
     tokens = sum(s.request.answer - 1 for s in served)
     seconds = sum(s.costs.time - s.costs.ttft for s in served)
-    read = [s.first.energy for s in served if s.first.energy is not None]
-    spent = [s.costs.energy for s in served if s.costs.energy is not None]
-    is_complete = len(read) == len(spent) == len(served)
+    prefill_joules = [s.first_token_costs.energy for s in served if s.first_token_costs.energy is not None]
+    total_joules = [s.costs.energy for s in served if s.costs.energy is not None]
+    is_complete = len(prefill_joules) == len(total_joules) == len(served)
     return {
         "prompts": len(served),
         "decode_tokens": tokens,
         "decode_seconds": seconds,
         "decode_tokens_per_s": tokens / seconds if tokens else None,
-        "prefill_joules": sum(read) if is_complete else None,
-        "joules_per_token": (sum(spent) - sum(read)) / tokens if is_complete and tokens else None,
+        "prefill_joules": sum(prefill_joules) if is_complete else None,
+        "joules_per_token": (sum(total_joules) - sum(prefill_joules)) / tokens
+        if is_complete and tokens
+        else None,
     }
 
 
 def accuracy_figures(
-    served: Sequence[ServedRequest], right: Sequence[bool], plain: Sequence[bool]
+    served: Sequence[ServedRequest], hits: Sequence[bool], full_hits: Sequence[bool]
 ) -> dict[str, Scalar]:
     """Accuracy, compared with the full model's on the same examples.
 
@@ -530,21 +541,21 @@ def accuracy_figures(
     """
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
-    correct = [int(hit) for hit in right]
+    correct = [int(hit) for hit in hits]
     values: dict[str, Scalar] = {**score(["accuracy"], {"correct": correct})}
-    values["full_accuracy"] = 100.0 * mean(plain)
-    values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(right, served, strict=True))
-    pairs = {"values": [100.0 * hit for hit in right], "baseline_values": [100.0 * hit for hit in plain]}
+    values["full_accuracy"] = 100.0 * mean(full_hits)
+    values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(hits, served, strict=True))
+    pairs = {"values": [100.0 * hit for hit in hits], "baseline_values": [100.0 * hit for hit in full_hits]}
     values |= score(["paired_difference"], pairs)
     apps = dict.fromkeys(s.arrival.app.name for s in served)
     if len(apps) > 1:
         for app in apps:
-            of_app = [a for a, b in zip(right, served, strict=True) if b.arrival.app.name == app]
-            values[f"accuracy_{app}"] = 100.0 * mean(of_app)
+            app_hits = [a for a, b in zip(hits, served, strict=True) if b.arrival.app.name == app]
+            values[f"accuracy_{app}"] = 100.0 * mean(app_hits)
     return values
 
 
-def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Iterator[Round]:
+def rounds(served: Sequence[ServedRequest], hits: Sequence[bool] | None) -> Iterator[Round]:
     """One mapping per request."""
     for number, entry in enumerate(served):
         yield {
@@ -556,11 +567,11 @@ def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Ite
             "read": entry.read,
             "ttft": entry.costs.ttft,
             "tpot": entry.costs.tpot,
-            "full_ttft": entry.full.ttft,
-            "full_tpot": entry.full.tpot,
+            "full_ttft": entry.full_model_costs.ttft,
+            "full_tpot": entry.full_model_costs.tpot,
             "deciding": entry.deciding.seconds,
             "switch": entry.switch.seconds,
             "met": int(entry.met),
             "fell_back": int(entry.fell_back),
-            "right": None if right is None else int(right[number]),
+            "right": None if hits is None else int(hits[number]),
         }
