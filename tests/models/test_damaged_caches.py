@@ -38,7 +38,7 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import Facts, ObservedRow, Pack
-from repro.models.streaming.layer_streaming import HEADER, LayerReader, layer_file
+from repro.models.streaming.layer_streaming import HEADER_BYTES, LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import computed_once
 from repro.records.store import Store
@@ -170,7 +170,7 @@ CACHES = {
         layers,
         lambda root: next((root / "layers").glob("*-float32")),
         convenience=False,
-        at=lambda content: HEADER + 100,
+        at=lambda content: HEADER_BYTES + 100,
     ),
     "gguf": Cache(fetched, lambda root: root / "gguf" / "tiny.gguf", convenience=False),
     "converted": Cache(converted, converted_path, convenience=False, at=lambda content: len(content) - 2),

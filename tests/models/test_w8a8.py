@@ -72,7 +72,6 @@ def test_a_stored_weight_multiplies_alike() -> None:
     assert set(tensors) == {"weight", "scale", "bias"}
     x = 60.0 * torch.randn(6, 40, generator=seeded(5))
     assert torch.allclose(linear.with_tensors(tensors)(x), linear(x), rtol=1e-6)
-    assert linear.weight_bytes == 24 * 40 + 24 * 4
 
 
 @pytest.mark.parametrize("reach", [1.0, 1.01, 1.3, 8.0])

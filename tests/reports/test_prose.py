@@ -72,7 +72,7 @@ def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
     wrong = {}
     for page in pages(project_root()):
         found = list(marked_figures(page.read_text(encoding="utf-8"), sources))
-        wrong |= {f"{page.name}: {one.place}": one.written for one in found if not one.agrees}
+        wrong |= {f"{page.name}: {one.address}": one.true_text for one in found if not one.agrees}
         assert found or page.name not in WITH_MARKS, f"{page.name} marks no figure"
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
 

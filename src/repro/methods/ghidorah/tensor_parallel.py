@@ -32,7 +32,7 @@ from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, as_plain, fastest_linear
 
-WAYS = ("columns", "rows")
+AXES = ("columns", "rows")
 
 
 class Part(NamedTuple):
@@ -43,12 +43,12 @@ class Part(NamedTuple):
 
 
 class LinearPart(NamedTuple):
-    """The linear of one part, which covers the outputs or inputs `first:last`."""
+    """The linear of one part, which covers the outputs or inputs `start:end`."""
 
     linear: Linear
     device: torch.device
-    first: int
-    last: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class ColumnSplit(_Divided):
         """See `Linear`."""
         # Send all inputs before launching kernels, since a later copy would wait for them.
         inputs = [x.to(part.device) for part in self.parts]
-        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        partial_outputs = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
         # Deviation: torch has no memory that two devices can write, so outputs are copied into place.
-        out = torch.empty(len(x), self.outputs, dtype=partials[0].dtype, device=x.device)
+        out = torch.empty(len(x), self.outputs, dtype=partial_outputs[0].dtype, device=x.device)
         columns = out.view(len(x), self.blocks, -1)
-        for part, y in zip(self.parts, partials, strict=True):
-            columns[:, :, part.first : part.last] = y.view(len(x), self.blocks, -1).to(x.device)
+        for part, outputs in zip(self.parts, partial_outputs, strict=True):
+            columns[:, :, part.start : part.end] = outputs.view(len(x), self.blocks, -1).to(x.device)
         return out
 
 
@@ -87,63 +87,61 @@ class RowSplit(_Divided):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        inputs = [x[:, part.first : part.last].to(part.device) for part in self.parts]
-        partials = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
-        total = partials[0].to(x.device)
-        for y in partials[1:]:
-            total = total + y.to(x.device)
+        inputs = [x[:, part.start : part.end].to(part.device) for part in self.parts]
+        partial_outputs = [part.linear(rows) for part, rows in zip(self.parts, inputs, strict=True)]
+        total = partial_outputs[0].to(x.device)
+        for outputs in partial_outputs[1:]:
+            total = total + outputs.to(x.device)
         return total
 
 
 def split_linear(
-    linear: Linear, parts: Sequence[Part], way: str = "columns", blocks: int = 1
+    linear: Linear, parts: Sequence[Part], axis: str = "columns", blocks: int = 1
 ) -> ColumnSplit | RowSplit:
     """Split a linear over devices; empty parts are left out.
 
     Args:
         linear: a dense weight that is not packed.
         parts: devices and shares, which sum to 1.
-        by: `columns` splits outputs, `rows` inputs.
+        axis: `columns` splits outputs, `rows` inputs.
         blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
             matching columns of both.
 
     Raises:
-        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
+        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `axis`.
     """
-    dense = as_plain(linear)
-    if way not in WAYS:
-        raise InputError(unknown("way to divide a linear", way, WAYS))
+    dense_linear = as_plain(linear)
+    if axis not in AXES:
+        raise InputError(unknown("way to divide a linear", axis, AXES))
     shares = [part.share for part in parts]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
-    outputs, inputs = dense.weight.shape
-    size = inputs if way == "rows" else outputs // blocks
+    outputs, inputs = dense_linear.weight.shape
+    size = inputs if axis == "rows" else outputs // blocks
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
-    if way == "rows":
-        return RowSplit(tuple(_rows(dense, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
-    return ColumnSplit(tuple(_columns(dense, blocks, *cut) for cut in cuts), outputs, blocks)
+    if axis == "rows":
+        return RowSplit(tuple(_rows(dense_linear, *cut, has_bias=cut == cuts[0]) for cut in cuts), outputs)
+    return ColumnSplit(tuple(_columns(dense_linear, blocks, *cut) for cut in cuts), outputs, blocks)
 
 
-def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> LinearPart:
-    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
+def _columns(linear: PlainLinear, blocks: int, device: torch.device, start: int, end: int) -> LinearPart:
+    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, start:end].flatten(0, 1), linear.bias
     if bias is not None:
         # With one column per block, flatten returns a strided view, which packed kernels misread.
-        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
-    return _part(weight, bias, device, first, last)
+        bias = bias.unflatten(0, (blocks, -1))[:, start:end].flatten().contiguous()
+    return _part(weight, bias, device, start, end)
 
 
-def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
+def _rows(linear: PlainLinear, device: torch.device, start: int, end: int, has_bias: bool) -> LinearPart:
     """A part of the inputs; only the first part has the bias, so it is added once."""
-    return _part(
-        linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
-    )
+    return _part(linear.weight[:, start:end], linear.bias if has_bias else None, device, start, end)
 
 
-def _part(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
+def _part(weight: Tensor, bias: Tensor | None, device: torch.device, start: int, end: int) -> LinearPart:
     linear = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
-    return LinearPart(fastest_linear(linear), device, first, last)
+    return LinearPart(fastest_linear(linear), device, start, end)
 
 
 CPU = "cpu"
@@ -180,7 +178,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
             up = split_linear(w.up, parts, blocks=blocks)
-            out, down = split_linear(w.out, parts, way="rows"), split_linear(w.down, parts, way="rows")
+            out, down = split_linear(w.out, parts, axis="rows"), split_linear(w.down, parts, axis="rows")
         else:
             up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
         return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
