@@ -65,15 +65,6 @@ def test_halves_of_a_weight_give_the_same_product(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(w8a8._integers(x, weight.t()).long(), integer(x, weight))
 
 
-def test_a_stored_weight_multiplies_alike() -> None:
-    """Without the reordered twin, which cannot be stored, and with bytes in another order."""
-    linear = W8A8Linear(held(codes_of(24, 40), 1.0, torch.randn(24)), 0.5, shadow=True)
-    tensors = {name: tensor.contiguous() for name, tensor in linear.tensors().items()}
-    assert set(tensors) == {"weight", "scale", "bias"}
-    x = 60.0 * torch.randn(6, 40, generator=seeded(5))
-    assert torch.allclose(linear.with_tensors(tensors)(x), linear(x), rtol=1e-6)
-
-
 @pytest.mark.parametrize("reach", [1.0, 1.01, 1.3, 8.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_with_shadow_the_clamp_changes_nothing(reach: float, seed: int) -> None:
