@@ -64,22 +64,6 @@ def test_a_row_on_which_alone_a_number_rests_cannot_be_left_out() -> None:
     assert set(leave_out(given, solve(given))) == {"a", "b"}
 
 
-def test_a_bundle_is_left_out_together() -> None:
-    given = problem(row3=10.0, row4=10.0)
-    together = Problem(
-        given.parameters,
-        tuple(
-            Observation(o.id, o.measured, "pair" if o.id in ("row3", "row4") else "")
-            for o in given.observations
-        ),
-        affine,
-    )
-    found = leave_out(together, solve(together))
-    truth = affine(np.array([0.5, 3.0]))
-    assert found["row3"] == pytest.approx(truth[3], rel=1e-3)
-    assert found["row4"] == pytest.approx(truth[4], rel=1e-3)
-
-
 def test_a_prior_decides_where_rows_do_not() -> None:
     parameters = (
         Parameter("parent", 2.0, 1e-3, 1e3, "", 0.1),
@@ -101,14 +85,6 @@ def test_a_prediction_that_is_no_positive_number_is_named(wrong: float) -> None:
     bad = Problem((Parameter("x", 1.0, 0.5, 2.0),), (Observation("a", 1.0),), lambda v: v * 0 + wrong)
     with pytest.raises(InputError, match="prediction of a"):
         solve(bad)
-
-
-def test_a_parameter_outside_its_bounds_and_an_unknown_parent_are_errors() -> None:
-    with pytest.raises(InputError, match="not between"):
-        Parameter("x", 3.0, 0.5, 2.0)
-    orphan = Problem((Parameter("x", 1.0, 0.5, 2.0, "y", 1.0),), (Observation("a", 1.0),), lambda v: v)
-    with pytest.raises(InputError, match="'y', which is no parameter"):
-        solve(orphan)
 
 
 def test_errors_and_skill() -> None:

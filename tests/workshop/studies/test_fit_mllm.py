@@ -20,7 +20,6 @@ from workshop.studies.fit_mllm.closed_forms import (
     DATASETS,
     FITTED,
     MICRO,
-    MODELS,
     OURS,
     PRODUCTS,
     Fits,
@@ -100,35 +99,6 @@ def test_the_zero_shot_npu_meets_its_products_and_just_meets_the_bound() -> None
     numbers: Mapping[str, float] = FITS.zero_shot().numbers
     model, prompt = BOUND_AT
     assert prompt / prefill(model, prompt, **numbers) == pytest.approx(published(BOUND), rel=1e-6)
-
-
-def test_no_length_of_a_chunk_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token costs less the longer its chunk is, without an end at 256 rows."""
-    numbers, seconds = FITS.zero_shot().numbers, []
-    for chunk in (64, 128, 256, 512, 1024):
-        monkeypatch.setattr(closed_forms, "CHUNK", chunk)
-        seconds.append(prefill("qwen1_5_1_8b", 1024, **numbers))
-    assert seconds == sorted(seconds, reverse=True)
-
-
-def test_the_trivial_predictor_scales_the_nearest_fitted_model() -> None:
-    predict = yardsticks.nearest("lcpp", COLUMNS["lcpp"].fitted)
-    ratio = closed_forms.linears("mistral_7b") / closed_forms.linears("llama_2_7b")
-    assert predict("mistral_7b", "clock") == pytest.approx(
-        ratio * published(cell("lcpp", "llama_2_7b", "clock"))
-    )
-    assert predict("llama_2_7b", "2wiki") == published(cell("lcpp", "llama_2_7b", "2wiki"))
-
-
-def test_the_floor_of_consistent_rows_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {m: 1e-3 * (i + 1) for i, m in enumerate(MODELS)}
-
-    def each(model: str, dataset: str) -> float:
-        (prompt,) = FITS.lengths(dataset)
-        return numbers[model] * prompt + closed_forms.decoding("lcpp", model, dataset)
-
-    rows_of(Form({}, each), "lcpp", monkeypatch)
-    assert FITS.floor("lcpp", MODELS).abs().max() < 1e-9
 
 
 def test_the_command_prints_a_line_for_every_fit(capsys: pytest.CaptureFixture[str]) -> None:

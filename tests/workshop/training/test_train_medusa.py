@@ -53,14 +53,6 @@ def invented(*tokens: int, vocab: int = 12, width: int = 6) -> answers.Answer:
     return answers.Answer(torch.tensor([1, 2]), truth, guesses, logprobs, final)
 
 
-def test_what_lies_ahead() -> None:
-    assert train_medusa.ahead(torch.tensor([5, 6, 7]), 3).tolist() == [
-        [6, 7, train_medusa.NONE],
-        [7, train_medusa.NONE, train_medusa.NONE],
-        [train_medusa.NONE] * 3,
-    ]
-
-
 def test_the_loss_by_hand() -> None:
     """Every token known, none drawn, nothing dropped: the plain cross entropy of each head, weighted."""
     one = invented(3, 4, 5, 9)
@@ -134,8 +126,6 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
     [
         ({"heads": 0}, "heads 0"),
         ({"blocks": 0}, "blocks 0"),
-        ({"phases": "train,rest"}, "rest"),
-        ({"target": "nowhere"}, "nowhere"),
         ({"phases": "train"}, "no answers to train on"),
     ],
 )
