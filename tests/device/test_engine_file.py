@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.device_file import facts, machine
-from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (
     OWN,
     STANDING,
@@ -61,11 +60,6 @@ def engine(**parts: Any) -> dict[str, Any]:
 
 def on_cpu(**facts_by_name: Any) -> dict[str, Any]:
     return engine(processors={"cpu": facts_by_name})
-
-
-def test_without_an_engine_a_device_is_what_its_file_says() -> None:
-    assert with_engine(PHONE, None) == PHONE
-    assert with_engine({**PHONE, "engine": "some"}, None) == PHONE, "the name of an engine is no number"
 
 
 def test_a_fact_of_the_engine_replaces_the_device_s() -> None:
@@ -147,13 +141,6 @@ def test_a_start_may_grow_with_rows() -> None:
     assert found.demand(Op("cpu", "layer", "", rows=5, precision="int8")).launch == pytest.approx(6.005e-3)
 
 
-def test_sessions_address_more_than_one_window() -> None:
-    npu = {"sessions": {"count": number(4), "size": number(3.25, "GiB")}}
-    found = machine(with_engine(PHONE, engine(processors={"npu": npu})))
-    assert found.processors["npu"].addressable == pytest.approx(13 * 2**30)
-    assert found.processors["cpu"].addressable == 0
-
-
 def test_one_constant_power_stands_for_idle_and_busy() -> None:
     found = machine(with_engine(PHONE, engine(power={"constant": number(3.7, "W")})))
     assert found.idle_watts == 3.7
@@ -161,13 +148,6 @@ def test_one_constant_power_stands_for_idle_and_busy() -> None:
     assert found.flash.watts == 0.0
     parts = machine(PHONE)
     assert (parts.idle_watts, parts.processors["cpu"].watts, parts.flash.watts) == (1, 3, 1)
-
-
-def test_where_tables_are_kept_and_when_is_read() -> None:
-    found = machine(with_engine(PHONE, engine(tables="streamed", reads="serial")))
-    assert (found.keeps_tables, found.serial_reads) == (False, True)
-    assert (machine(PHONE).keeps_tables, machine(PHONE).serial_reads) == (True, False)
-    assert EmulatedDevice(found).serial_reads
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -367,11 +347,6 @@ def test_a_number_in_range_is_read(place: str, unit: str) -> None:
     assert machine(device).name == "Phone"
 
 
-@pytest.mark.parametrize("place", NOT_NEGATIVE)
-def test_zero_is_a_number_where_nothing_may_be_spent(place: tuple[str, str]) -> None:
-    assert machine(put(place[0], number(0, place[1]))).name == "Phone"
-
-
 @pytest.mark.parametrize(
     "points",
     [
@@ -394,43 +369,6 @@ def test_a_curve_that_is_none_is_named_with_its_place(points: list[Any]) -> None
         machine(put("processors.cpu.efficiency", curve))
 
 
-def test_an_engine_may_name_the_processor_that_models_run_on() -> None:
-    processors = {"cpu": {}, "gpu": {}}
-    device = {"name": "phone", "processors": processors}
-    assert with_engine(device, {"name": "e", "main": "gpu"})["main"] == "gpu"
-    assert with_engine(device, {"name": "e", "verifies": "gpu"})["verifies"] == "gpu"
-    with pytest.raises(InputError, match="verifies is 'dsp'; phone has cpu, gpu"):
-        with_engine(device, {"name": "e", "verifies": "dsp"})
-    with pytest.raises(InputError, match="main is 'npu'; phone has cpu, gpu"):
-        with_engine(device, {"name": "e", "main": "npu"})
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("edgellm_flat", "jetson_tx2"),
-        ("edgellm_flat", "jetson_orin_nx"),
-        ("edgellm_flat", "jetson_orin_16gb"),
-        ("edgellm_flat", "xiaomi_10"),
-        ("edgellm_flat", "xiaomi_11"),
-        ("ghidorah_memory", "jetson_xavier_nx"),
-    ],
-)
-def test_a_paper_s_other_engine_composes_and_is_nobody_s_default(name: str, device: str) -> None:
-    config = plain(composed(f"device={device}", f"engine={name}"))
-    assert config["engine"] == read_engine(name)
-    assert machine(with_engine(config["device"], config["engine"])) != machine(device_with_engine(device))
-    assert config["device"].get("engine") != name
-
-
-def test_edgellm_s_engine_reads_no_more_ahead_than_a_pass_does_and_has_one_power() -> None:
-    for device in ("jetson_tx2", "jetson_orin_nx", "xiaomi_10", "xiaomi_11"):
-        own, flat = (machine(device_with_engine(device, engine)) for engine in (OWN, "edgellm_flat"))
-        assert (own.read_ahead, flat.read_ahead) == (0.0, 0.9)
-    phone = machine(device_with_engine("xiaomi_11"))
-    assert (phone.idle_watts, phone.processors["cpu"].watts, phone.flash.watts) == (4.0, 0.0, 0.0)
-
-
 def test_what_verifies_under_public_engines_may_be_chosen() -> None:
     """Prompts and verification on one processor, decoding and drafting on another; nothing else changes."""
     phone = dict(device_file("xiaomi_14"))
@@ -446,14 +384,3 @@ def test_what_verifies_under_public_engines_may_be_chosen() -> None:
         assert found == {**with_engine(phone, engine_of(phone, without)), "verifies": verifies}
     with pytest.raises(InputError, match=r"verifies is 'dsp'; .* has cpu, gpu, npu"):
         with_engine(phone, engine_of(phone, {"name": "public", "verifies": "dsp"}))
-
-
-def test_a_draft_reads_its_prompt_early_under_public_engines_alone() -> None:
-    """No paper's engine changes: the word is in none of their files, and not in the key of their cells."""
-    phone = dict(device_file("xiaomi_14"))
-    assert with_engine(phone, engine_of(phone, {"name": "public"}))["draft_prompt"] == "earliest"
-    for name in engine_files():
-        assert "draft_prompt" not in read_engine(name), name
-    found = with_engine(phone, engine_of(phone, {"name": "own"}))
-    assert "draft_prompt" not in found
-    assert not machine(found).early_drafts
