@@ -21,7 +21,7 @@ def device(request):
     made.close()
 
 
-def test_two_coroutines_in_turn() -> None:
+def test_two_coroutines_go_on_when_their_times_come() -> None:
     clock, log = VirtualClock(), []
 
     async def tick(name: str, seconds: float, times: int) -> str:

@@ -208,6 +208,12 @@ def test_no_op_overtakes_the_build_of_its_graph() -> None:
     assert len(device.trace.spans) == 4
 
 
+def test_graphs_cost_nothing_where_shapes_are_free() -> None:
+    device = EmulatedDevice(toy(processors=STATIC))
+    _play(device, [[Op("cpu", "layer", "a", graph="a"), Op("npu", "layer", "b")]])
+    assert [s.kind for s in device.trace] == ["layer", "layer"]
+
+
 def test_an_op_without_a_rate_fails_where_it_is_awaited() -> None:
     with pytest.raises(InputError, match="no rate for precision 'fp8'"):
         played([[Op("cpu", "k", "a", precision="fp8")]])

@@ -12,6 +12,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import (
     OWN,
     STANDING,
@@ -141,6 +142,13 @@ def test_a_start_may_grow_with_rows() -> None:
     assert found.demand(Op("cpu", "layer", "", rows=5, precision="int8")).launch == pytest.approx(6.005e-3)
 
 
+def test_sessions_address_more_than_one_window() -> None:
+    npu = {"sessions": {"count": number(4), "size": number(3.25, "GiB")}}
+    found = machine(with_engine(PHONE, engine(processors={"npu": npu})))
+    assert found.processors["npu"].addressable == pytest.approx(13 * 2**30)
+    assert found.processors["cpu"].addressable == 0
+
+
 def test_one_constant_power_stands_for_idle_and_busy() -> None:
     found = machine(with_engine(PHONE, engine(power={"constant": number(3.7, "W")})))
     assert found.idle_watts == 3.7
@@ -148,6 +156,13 @@ def test_one_constant_power_stands_for_idle_and_busy() -> None:
     assert found.flash.watts == 0.0
     parts = machine(PHONE)
     assert (parts.idle_watts, parts.processors["cpu"].watts, parts.flash.watts) == (1, 3, 1)
+
+
+def test_where_tables_are_kept_and_when_is_read() -> None:
+    found = machine(with_engine(PHONE, engine(tables="streamed", reads="serial")))
+    assert (found.keeps_tables, found.serial_reads) == (False, True)
+    assert (machine(PHONE).keeps_tables, machine(PHONE).serial_reads) == (True, False)
+    assert EmulatedDevice(found).serial_reads
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -340,9 +355,12 @@ def test_a_number_out_of_range_is_named_with_its_place(place: str, unit: str, va
         machine(put(place, number(value, unit)))
 
 
-@pytest.mark.parametrize(("place", "unit"), [*POSITIVE, *NOT_NEGATIVE])
-def test_a_number_in_range_is_read(place: str, unit: str) -> None:
-    device = put(place, number(1, unit))
+@pytest.mark.parametrize(
+    ("place", "unit", "value"),
+    [*((*fact, 1) for fact in (*POSITIVE, *NOT_NEGATIVE)), *((*fact, 0) for fact in NOT_NEGATIVE)],
+)
+def test_a_number_in_range_is_read(place: str, unit: str, value: int) -> None:
+    device = put(place, number(value, unit))
     assert [fact.path for fact in facts(device) if fact.path == place] == [place]
     assert machine(device).name == "Phone"
 
@@ -384,3 +402,14 @@ def test_what_verifies_under_public_engines_may_be_chosen() -> None:
         assert found == {**with_engine(phone, engine_of(phone, without)), "verifies": verifies}
     with pytest.raises(InputError, match=r"verifies is 'dsp'; .* has cpu, gpu, npu"):
         with_engine(phone, engine_of(phone, {"name": "public", "verifies": "dsp"}))
+
+
+def test_a_draft_reads_its_prompt_early_under_public_engines_alone() -> None:
+    """No paper's engine changes: the word is in none of their files, and not in the key of their cells."""
+    phone = dict(device_file("xiaomi_14"))
+    assert with_engine(phone, engine_of(phone, {"name": "public"}))["draft_prompt"] == "earliest"
+    for name in engine_files():
+        assert "draft_prompt" not in read_engine(name), name
+    found = with_engine(phone, engine_of(phone, {"name": "own"}))
+    assert "draft_prompt" not in found
+    assert not machine(found).early_drafts

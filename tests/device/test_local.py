@@ -92,6 +92,25 @@ def test_reading_overlaps_computing(device: LocalDevice) -> None:
     assert overlap(device) > 0.05
 
 
+def test_completions_are_taken_between_cpu_ops(device: LocalDevice) -> None:
+    order: list[str] = []
+
+    async def reader() -> None:
+        await device.run(Op("flash", "load", "read", compute=sleeping(0.01)))
+        order.append("read")
+
+    async def run() -> None:
+        task = device.spawn(reader())
+        futures = [device.run(Op("cpu", "layer", str(i), compute=sleeping(0.1))) for i in range(2)]
+        for i, future in enumerate(futures):
+            await future
+            order.append(str(i))
+        await task
+
+    device.play(run())
+    assert order == ["0", "read", "1"]
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_spans_never_overlap_beyond_the_slots(workers: int) -> None:
     device = LocalDevice(machine(workers=workers))
@@ -134,6 +153,14 @@ def test_a_resource_that_is_not_there_is_served_and_noted(device: LocalDevice) -
     assert names(device, "cpu") == ["a"]
 
 
+def test_an_op_without_a_function_moves_nothing(device: LocalDevice) -> None:
+    async def run() -> None:
+        await device.run(Op("flash", "load", "a", bytes=1e12))
+
+    device.play(run())
+    assert [(s.name, s.bytes) for s in device.trace] == [("a", 0.0)]
+
+
 # Pacing
 
 
@@ -174,6 +201,10 @@ def test_paced_reads_take_their_bytes_over_the_pace(workers: int) -> None:
 
 
 # Energy
+
+
+def test_unpaced_reads_are_raw(device: LocalDevice) -> None:
+    assert device.flash_pacing == "raw"
 
 
 def test_energy_is_watts_by_seconds_and_absent_without_watts(device: LocalDevice) -> None:
@@ -242,7 +273,7 @@ def test_gpu_ops_are_launched_inline_and_timed_by_the_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_gpu() -> None:
+def test_a_real_gpu_computes_and_is_timed() -> None:
     import torch
 
     stream = cuda_stream()
@@ -297,6 +328,14 @@ def with_value(path: str, value: object) -> dict:
 def test_a_wrong_device_file_is_one_clear_error(path: str, value: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         local_machine(with_value(path, value))
+
+
+def test_the_facts_of_this_machine_are_read_in_si() -> None:
+    power = {"idle": {"value": 3, "unit": "W", "source": "measured"}}
+    watts = {"watts": {"value": 9, "unit": "W", "source": "measured"}}
+    found = local_machine(config("local_cpu") | {"power": power, "processors": {"cpu": watts}})
+    assert (found.pace, found.workers, found.idle_watts, found.watts) == (1e9, 1, 3.0, {"cpu": 9.0})
+    assert local_machine(with_value("pace", None)).pace is None
 
 
 def test_devices_know_no_torch() -> None:

@@ -99,7 +99,7 @@ def test_ops_that_run_side_by_side_get_lanes_of_their_own() -> None:
     }
 
 
-def test_counters() -> None:
+def test_counters_are_the_memory_traffic_and_power_of_each_moment() -> None:
     spans = [op("cpu", "a", 0, 2, 4e9, 6.0), op("flash", "b", 1, 2, 1e9, 1.0), op("cpu", "c", 2, 3, 2e9, 3.0)]
     text = chrome(Trace(0.5, spans), "p", memory=[(0.0, 1e9), (0.0, 3e9), (1.5, 2e9)])
     assert counter(text, "memory (GB)") == [(0, 3), (1_500_000, 2)]
