@@ -15,11 +15,10 @@ from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.reports.figures.charts import Series, series
-from repro.reports.figures.figure import KINDS, draw, frame
-from repro.reports.figures.paint import BASELINES, OURS, canvas, colour
+from repro.reports.figures.figure import KINDS, draw
+from repro.reports.figures.paint import BASELINES, OURS, colour
 from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
-from repro.reports.figures.shown import Content, figure_content, figure_title, origin
+from repro.reports.figures.shown import Content, figure_content, figure_title
 from repro.reports.tables.table import Table
 
 PUBLISHED = {"edgellm.fig17.range": cell("edgellm.fig17.range", 3.0, 5.0, "s")}
@@ -124,17 +123,6 @@ def test_a_stack_s_parts_begin_where_the_ones_before_end() -> None:
     assert bars("stacked")[:4] == [(0, 10, one), (10, 0.5, two), (0, 20, one), (20, 0.5, two)]
 
 
-def test_a_line_is_a_column_in_the_panel_of_its_label_by_rising_x() -> None:
-    found = series(content(table({**LINES, "names": {"phone": "A phone"}, "without": ["board / 64"]})))
-    places = {each: [(x, entry.ours) for x, entry in points] for each, points in found.items()}
-    own = [("SP", "SP"), ("EDGELLM", "EdgeLLM")]
-    assert list(places) == [Series(p, *names) for p in ("A phone", "board") for names in own]
-    assert places[Series("A phone", "SP", "SP")] == [(64, 1), (128, 2), (256, 4)]
-    assert places[Series("board", "EDGELLM", "EdgeLLM")] == [(128, None), (256, 80)]
-    without = series(content(table({**LINES, "columns": ["sp"], "panel": ""})))
-    assert list(without) == [Series("", name, "SP", name) for name in ("board", "phone")], "no axis: lines"
-
-
 def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None:
     picture, keys = KINDS["lines"](content(KIND["lines"]))
     assert [axes.get_title(loc="left") for axes in picture.axes] == ["board", "phone"]
@@ -145,25 +133,13 @@ def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None
     assert {line.get_markerfacecolor() for line in (diamonds, keys[-1])} == {"none"}  # type: ignore[attr-defined]
 
 
-def test_a_level_is_a_line_and_no_bar() -> None:
-    picture, keys = KINDS["grouped"](content(table({**GROUPED, "columns": ["sp"], "level": "edgellm"})))
-    assert [key.get_label() for key in keys] == ["SP", "EDGELLM"]
-    assert len(picture.axes[0].patches) == 6
-    dashed = [c for c in picture.axes[0].collections if c.get_linestyle()[0][1] is not None]
-    assert [c.get_segments()[0][0][0] for c in dashed] == [20, 80, 2, 4, 8]
-
-
 @pytest.mark.parametrize(
     ("figure", "changes", "sentence"),
     [
         ({**LINES, "x": "lenght"}, {}, "no label 'lenght'. Did you mean length"),
-        ({**LINES, "panel": "method"}, {}, "no label 'method'"),
         ({"columns": ["sp"], "kind": "stacked", "log": True}, {}, "has no logarithmic stacked"),
-        ({"columns": ["sp"], "kind": "dots", "level": "edgellm"}, {}, "dots have no `level`"),
-        ({"columns": ["sp"], "kind": "grouped", "level": "chance"}, {}, "no column 'chance'"),
         ({"columns": ["sp"], "uprights": {"p": ["1"]}}, {}, "bars have no `uprights`"),
         ({"kind": "curves", "columns": ["sp"], "x": "b"}, {}, "column 'b'.*edgellm"),
-        ({**GROUPED, "kind": "curves", "x": "sp", "pairs": [["sp", "c"]]}, {}, "column 'c'"),
         ({**LINES, "kind": "pie"}, {}, "kind is 'pie'; choices: bars, grouped, stacked, dots, lines"),
         (
             STACKED["figure"],
@@ -199,7 +175,6 @@ def row_of(
         ({"ours": 20.0, "spread": (15.0, 30.0)}, {"digits": 0}, "20", (0, 30), [15.0, 30.0]),
         ({"ours": 20.0, "spread": 4.0}, {"digits": 0}, "20", (0, 24), [16.0, 24.0]),
         ({"ours": -5.0}, {"digits": 1}, "-5.0", (-5, 0), []),
-        ({"ours": 100.0, "published": (96.0, 96.0)}, {"unit": "%"}, "100.00", (0, 100), []),
         ({"ours": 0.0}, {"digits": 3}, "0", (0, 1), []),
         ({"ours": -0.0001}, {"digits": 3}, "0.000", (-0.0001, 0), []),
     ],
@@ -222,17 +197,6 @@ def test_a_bar_shows_our_value_its_interval_and_what_was_published(
     assert [x for lines in segments if len(lines) == 1 for x, _ in lines[0]] == interval
 
 
-def test_a_system_has_one_colour_in_every_kind_and_the_paper_s_own_stands_out() -> None:
-    for kind in ("lines", "dots"):
-        picture, keys = KINDS[kind](content(KIND[kind]))
-        assert [to_hex(key.get_color()) for key in keys[:2]] == [SP, EDGELLM]  # type: ignore[attr-defined]
-    assert {shade for *_, shade in bars("grouped")} == {SP, EDGELLM}
-    frame(picture, "T", keys, "below", bold="EDGELLM")
-    (legend,) = picture.legends
-    assert {text.get_text(): text.get_fontweight() for text in legend.get_texts()}["EDGELLM"] == "bold"
-    assert not {SP, EDGELLM} & {colour(i) for i in range(8)}, "no other series looks like a system"
-
-
 def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None:
     """A name that colours.yaml lacks would take another colour in each figure."""
     names = read_mapping(conf_dir() / "reference" / "names.yaml")
@@ -252,31 +216,10 @@ def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None
         load_palette("mine", [tmp_path])
 
 
-def test_a_legend_is_read_line_by_line_and_stays_within_the_figure() -> None:
-    names = [f"A long name of series {i}" for i in range(7)]
-    picture = canvas(5.0, 3.0)
-    frame(picture, "T", [Line2D([], [], label=name) for name in names], "below")
-    (legend,) = picture.legends
-    picture.draw_without_rendering()
-    assert legend.get_window_extent().x1 <= picture.bbox.x1
-    places = {t.get_text(): t.get_window_extent() for t in legend.get_texts()}
-    assert sorted(names, key=lambda name: (-round(places[name].y0), places[name].x0)) == names
-
-
-def test_a_figure_says_what_stands_in_and_which_values_have_a_mark() -> None:
+def test_a_figure_says_what_stands_in() -> None:
     target = {"checkpoint": {"name": "smollm2_135m_instruct"}}
     proxy = {"labels": {"target": "T5"}, "weights": "proxy", "config": {"target": target}}
     given = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, **proxy)
     assert figure_title(given, "Energy") == "EdgeLLM Fig. 1: Energy\nSmolLM2-135M computes in place of T5"
     costs = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, weights="none")
     assert figure_title(costs, "") == "EdgeLLM Fig. 1: T\ncosts only, no weights computed"
-    records = [
-        record(method, {"load": 1.0}, labels={"device": device}, weights=weights, dequantized=device == "b")
-        for method, weights in (("sp", "none"), ("edgellm", "real"))
-        for device in "ab"
-    ]
-    columns = [column("load", key=method, heading=method, where={"method": method}) for method in METHODS]
-    given = built(records, columns, rows={"by": ["device"]}, figure={"columns": METHODS})
-    said = origin(given, content(given)).removeprefix(given.how_made.rstrip(".") + "; ").split("; ")
-    assert said[0] == "sp: costs only, no weights computed"
-    assert said[1] == "b: computed from a checkpoint that came quantized"
