@@ -275,6 +275,13 @@ def test_a_program_that_ended_is_counted_once(tmp_path: Path, monkeypatch: pytes
 # --- measuring
 
 
+def test_a_host_that_takes_time_away_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = ((5, "sh", 1, 1, 0),)
+    assert load_between(tmp_path, monkeypatch, calm, calm, stolen=50) == Load(
+        0.25, "the host of this machine"
+    )
+
+
 class Script:
     """Plays others: the loads that are seen, one after the other, the last one for ever."""
 
@@ -347,6 +354,20 @@ def test_a_disturbed_unit_is_thrown_away_counted_and_measured_again(
     known = stored(file)
     assert len(known.answers) == 6
     assert known.thrown == [{"thrown": list(vars(done[0]).values()), "others": 0.5, "most": "cc (process 7)"}]
+
+
+def test_a_unit_that_is_always_disturbed_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    monkeypatch.setattr(pairs, "SLACK_S", 0.0)
+    code, done = measured(monkeypatch, file, 0.0, 0.0, 0.08, plan=PLAN)  # calm enough before, not meanwhile
+    assert (code, len(done)) == (pairs.BUSY, pairs.THROWS)
+    assert stored(file).answers == []
+
+
+def test_no_unit_begins_that_would_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured(monkeypatch, tmp_path / "runs.jsonl", 0.0, plan=PLAN, until=0.0) == (pairs.OVER, [])
 
 
 def test_answers_survive_their_file_and_the_head_must_stay(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import product
 
 import pytest
 
@@ -23,9 +22,7 @@ from workshop.studies.fit_mllm.closed_forms import (
     OURS,
     PRODUCTS,
     Fits,
-    Form,
     cell,
-    errors,
     micro,
     prefill,
     published,
@@ -34,7 +31,7 @@ from workshop.studies.fit_mllm.closed_forms import (
 FITS = Fits()
 
 
-def test_the_frozen_cells() -> None:
+def test_the_fitted_cells_are_the_frozen_ones() -> None:
     """Rows of two models for baselines and the anchored NPU, no row at all for the zero-shot one."""
     cells = load_cells()
     assert {name: len(ids) for name, ids in FITTED.items()} == {
@@ -61,35 +58,6 @@ def test_what_is_fitted_is_never_predicted() -> None:
     for one in yardsticks.engines(FITS):
         used = FITTED.get(one.column, ()) if one.column != OURS else FITTED["anchored"] if one.again else ()
         assert not {cell(one.column, m, d) for m in one.predicted for d in DATASETS} & {*used}
-
-
-def rows_of(form: Form, column: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publish what a form says in place of a column's requests, and of their prefills."""
-    own = {cell(column, m, d): form.predict(m, d) for m in COLUMNS[column].models for d in DATASETS}
-    for m, d in product(COLUMNS[column].models, DATASETS):
-        answer_s = closed_forms.decoding(column, m, d)
-        own[closed_forms.prefill_cell(column, m, d)] = form.predict(m, d) - answer_s
-    known = published
-    monkeypatch.setattr(closed_forms, "published", lambda name: own.get(name) or known(name))
-
-
-@pytest.mark.parametrize("quadratic", ["rate", "attention"])
-def test_a_fit_recovers_the_numbers_that_made_its_rows(
-    quadratic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fits = Fits(quadratic=quadratic)
-    true = fits.baseline("mnn", COLUMNS["mnn"].fitted)
-    rows_of(true, "mnn", monkeypatch)
-    again = fits.baseline("mnn", COLUMNS["mnn"].fitted)
-    assert again.numbers == pytest.approx(true.numbers, rel=1e-3)
-    wrong = errors(again.predict, "mnn", COLUMNS["mnn"].models)
-    assert wrong.abs().max() < 1e-4
-
-
-def test_the_anchored_npu_recovers_the_numbers_that_made_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = FITS.chunked(start=7e-4, bandwidth=micro()[1], rate=5e12)
-    rows_of(true, OURS, monkeypatch)
-    assert FITS.anchored(COLUMNS[OURS].fitted).numbers == pytest.approx(true.numbers, rel=1e-3)
 
 
 def test_the_zero_shot_npu_meets_its_products_and_just_meets_the_bound() -> None:

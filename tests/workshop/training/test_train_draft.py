@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
 from tiny_training import training_command
-from workshop.training import answers, loop, phases, prompts, train_draft
+from workshop.training import answers, loop, phases, train_draft
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,21 +34,6 @@ def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("REPRO_DATA", str(places / "data"))
         train_draft.main(command(places, where))
     return where
-
-
-def test_harvest_makes_stubs_in_the_shape_of_humaneval(places: Path) -> None:
-    stubs = prompts.harvest([("code", places / "code")])
-    assert len(stubs) == 13  # the class's function once, and one of each module
-    assert stubs[0] == ("module_00", stubs[0][1])
-    assert any(
-        stub
-        == (
-            "from typing import List\n\n\ndef _is_full(books: List[int], limit=3):\n"
-            '    """Tell whether the shelf holds more books than the limit.\n'
-            '    >>> Shelf()._is_full([1], 3)\n    False\n    """\n'
-        )
-        for _, stub in stubs
-    )
 
 
 def test_batched_answers_are_the_targets_own(places: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_summary_counts_what_can_be_left_out_by_paper(cells: list[BaselineCe
     assert float(other["skill vs trivial"]) > 0.9
 
 
-def test_requests_by_printed_lengths() -> None:
+def test_requests_by_printed_lengths_are_as_a_reader_computed_them() -> None:
     """32 requests of Table 4 by their engine's others, as a hostile reader computed them: 3.5% (90%: 7.1)."""
     programs = [specification(f"mllm_baselines_{name}") for name in ("lcpp", "mlc", "mnn", "pi", "tflite")]
     found: dict[str, ErrorSummary] = {}
