@@ -27,6 +27,7 @@ from workshop.training.decision_head import (
     Judge,
     Labels,
     decided,
+    spare,
 )
 from workshop.training.loop import Schedule, Training
 from workshop.training.score_head import (
@@ -37,6 +38,7 @@ from workshop.training.score_head import (
     matched,
     scored,
     surprisals,
+    upper_half,
     word_figures,
     word_nats,
     words,
@@ -66,6 +68,11 @@ def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
     made, tokens = dense("llama-2"), [3, 17, 5, 90, 41]
     wanted = [-Reader(made).score([(tokens[:i], tokens[i : i + 1])])[0].nats for i in range(1, 5)]
     assert surprisals(made, tokens) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_more_surprising_half_of_words_is_retained() -> None:
+    surprising = [(0, 1, 4.0), (2, 3, 1.0), (4, 5, 3.0), (6, 7, 2.0)]
+    assert upper_half("a b c d", surprising).retained == (True, False, True, False)
 
 
 def test_a_compressed_text_marks_words_in_their_order() -> None:
@@ -173,6 +180,16 @@ def test_the_label_is_the_oracles_decision() -> None:
             assert made.label(objective, RIGHT) == (oracle.decide(asked, feasible), False)
 
 
+def test_a_margin_leaves_room_below_an_objective() -> None:
+    feasible = labels(margin=0.02).feasible
+    assert Decision(0.5, 0.6) not in feasible[0.3, 1.0]
+    assert Decision(0.4, 0.7) in feasible[0.3, 1.0]
+    assert max(one.model for one in feasible[1.0, 0.5]) == 0.4
+    assert max(one.model for one in feasible[1.0, 1.0]) == 1.0
+    assert (0.9, 0.2) not in feasible, "nothing meets it"
+    assert len(labels().feasible) == 81
+
+
 def test_decisions_are_judged_with_their_fallback() -> None:
     class OneObjective(Labels):
         feasible = {(0.2, 0.5): labels().feasible[0.2, 0.5]}  # noqa: RUF012
@@ -183,6 +200,11 @@ def test_decisions_are_judged_with_their_fallback() -> None:
     by_chance = round(1 / 2 / len(OneObjective.feasible[0.2, 0.5]), 4)
     assert judge.judged([Decision(1.0, 1.0)] * 2) == {"right": by_chance, "fell_back": 1.0}
     assert judge.rivals([0]) == {"random": by_chance, "majority": 0.5, "oracle": 0.5}
+
+
+def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:
+    text = "a cat?\nA. b\nAnswer:"
+    assert spare(TEXT.encode(text), TEXT.decode) == len(TEXT.encode("a cat?\nA. b"))
 
 
 def test_the_decision_head_learns_to_follow_the_objective(encoder: Path) -> None:
