@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from repro.records.provenance import Provenance
-from repro.records.record import Record, Round, Scalar
+from repro.records.record import Record, Scalar
 from repro.records.store import Store
 
 PROVENANCE: dict[str, Any] = {
@@ -48,19 +48,6 @@ def record(method: str, values: Mapping[str, Scalar], **changes: Any) -> Record:
         "provenance": provenance(**{name: value for name, value in changes.items() if name not in own}),
     }
     return Record(**{**plain, **{name: value for name, value in changes.items() if name in own}})
-
-
-@dataclass(frozen=True)
-class InventedRounds:
-    """Rounds by the key of their cell, from which intervals are drawn."""
-
-    by_key: Mapping[str, list[Round]]
-
-    def rounds(self, key: str) -> list[Round]:
-        return self.by_key[key]
-
-    def answers(self, key: str) -> list[Round]:
-        return []
 
 
 def begun(store: Store) -> list[str]:

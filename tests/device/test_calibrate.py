@@ -9,9 +9,7 @@ import yaml
 from repro.commands import VERBS
 from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
-from repro.device.direct_io import DirectFile
 from repro.device.engines.engine_file import with_engine
-from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
 from repro.device.probing import measure, quiet
 from repro.models.calibration import calibrated_files as script
@@ -33,29 +31,6 @@ def test_slow_calls_do_not_raise_the_time_of_a_call() -> None:
 
     assert measure.seconds_each(work, 0.0, least_runs=8) == pytest.approx(0.002, abs=0.002)
     assert len(calls) == 9
-
-
-def test_a_scratch_file_is_read_in_requests_and_goes_away(tmp_path: Path, monkeypatch) -> None:
-    asked: list[int] = []
-    read = DirectFile.read_into
-
-    def listening(self, buffer: memoryview, offset: int, request: int):
-        for piece in read(self, buffer, offset, request):
-            asked.append(piece.stop - piece.start)
-            yield piece
-
-    monkeypatch.setattr(DirectFile, "read_into", listening)
-    with measure.scratch_file(tmp_path, 2 << 20) as source:
-        assert source.path.stat().st_size == 2 << 20
-        assert measure.read_rate(source, 2 << 20, 64 << 10, 0.02) > 0
-    assert set(asked) == {64 << 10}
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_launching_is_timed_on_the_device_itself() -> None:
-    device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 0.0))
-    assert 0 < measure.launch_seconds(device, "cpu", ops=20, rounds=3) < 0.01
-    assert len(device.trace.spans) == 60
 
 
 def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
@@ -129,10 +104,6 @@ def test_a_busy_machine_is_told_by_any_of_four_signs(
     found = quiet.self_test(kernel, 2.0, tmp_path / "stat")
     assert not found.is_quiet
     assert said in found.sentence
-
-
-def test_a_system_that_does_not_say_who_is_busy_is_judged_by_the_kernel_alone(tmp_path: Path) -> None:
-    assert quiet.self_test(lambda: None, 0.0, tmp_path / "nowhere").foreign == 0.0
 
 
 # The command

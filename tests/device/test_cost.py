@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.core.errors import InputError
 from repro.device.cost import FREE_MACHINE, Curve, Flash, share
 from repro.device.op import Op
-from tiny import processor, toy
+from tiny import processor
 
 EPS = 1e-9
 
@@ -79,13 +78,6 @@ def test_rows_round_up_to_tiles_and_static_shapes() -> None:
     assert [npu.rows(rows) for rows in (1, 7, 8, 9, 32, 33, 65)] == [8, 8, 8, 32, 32, 64, 96]
     padded = npu.demand(Op("npu", "k", "a", rows=2, flops=2e6, bytes=8.0))
     assert padded.work == pytest.approx(8e-3)  # eight rows' operations are computed, two were asked for
-
-
-def test_a_precision_without_a_rate_is_named_with_the_choices() -> None:
-    with pytest.raises(
-        InputError, match=r"cpu has no rate for precision 'fp8' \(op a\); it has fp16, fp32, int8"
-    ):
-        processor().demand(Op("cpu", "k", "a", precision="fp8"))
 
 
 def test_flash_reads_at_the_rate_of_its_requests() -> None:

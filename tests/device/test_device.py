@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from concurrency import most_at_once
 from repro.core.errors import InputError
-from repro.device import emulated as device_module
 from repro.device.cost import Machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.memory import Memory
 from repro.device.op import Op
-from repro.device.timeline import chrome
-from tiny import here, processor, toy
+from tiny import processor, toy
 
 RESOURCES = ("cpu", "gpu", "npu", "flash")
 Lane = list[Op]
@@ -146,41 +144,6 @@ def test_the_crowd_obeys_the_machine() -> None:
     assert most_at_once(device.trace) == 5  # one on each resource, two on the CPU: the machine is full
 
 
-def test_a_slot_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Machine, "slots", lambda self, on: 3)
-    device = played(CROWD)
-    monkeypatch.undo()
-    with pytest.raises(AssertionError, match="more than its slots"):
-        check_slots(device)
-
-
-def test_dram_that_gives_everyone_all_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "share", lambda capacity, demands: list(demands))
-    device = played(CROWD)
-    for check in (check_bytes, check_windows):
-        with pytest.raises(AssertionError):
-            check(device)
-
-
-def test_an_op_that_is_not_rated_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = EmulatedDevice._change
-
-    def once(self, running, pace) -> None:
-        if running.booking == 0:
-            change(self, running, pace)
-
-    monkeypatch.setattr(EmulatedDevice, "_change", once)
-    with pytest.raises(AssertionError):
-        check_bytes(played(CROWD))
-
-
-def test_joules_that_do_not_follow_the_time_are_noticed() -> None:
-    device = played(CROWD)
-    device.trace.spans[0] = device.trace.spans[0]._replace(joules=9.0)
-    with pytest.raises(AssertionError):
-        check_joules(device)
-
-
 def test_the_last_of_two_readers_speeds_up_when_the_first_is_done() -> None:
     """1.5 GB/s for a CPU that takes 1 and a GPU that takes 2: half each, then all that it takes."""
     machine = toy(processors={"cpu": processor(launch=0.0), "gpu": processor(launch=0.0, bandwidth=2e9)})
@@ -212,14 +175,6 @@ def test_a_resource_that_is_absent_is_served_by_the_fastest_and_noted() -> None:
     assert [(s.name, s.on) for s in device.trace] == [("int", "cpu"), ("own", "cpu")]
     assert device.substituted == {"npu": "cpu"}
     assert device.resource("npu", "fp32") == "gpu"
-
-
-def test_a_real_device_lets_its_cpu_serve_for_what_it_lacks() -> None:
-    device = here()
-    _play(device, [[Op("npu", "layer", "a", compute=lambda: None)]])
-    device.close()
-    assert [(s.name, s.on) for s in device.trace] == [("a", "cpu")]
-    assert device.substituted == {"npu": "cpu"}
 
 
 STATIC = {"cpu": processor(), "npu": processor(graph_seconds=0.5, shapes=(8, 32))}
@@ -262,12 +217,6 @@ def test_graphs_cost_nothing_where_shapes_are_free() -> None:
 def test_an_op_without_a_rate_fails_where_it_is_awaited() -> None:
     with pytest.raises(InputError, match="no rate for precision 'fp8'"):
         played([[Op("cpu", "k", "a", precision="fp8")]])
-
-
-def test_the_same_program_twice_gives_the_same_bytes() -> None:
-    assert chrome(played(CROWD).trace, "p") == chrome(played(CROWD).trace, "p")
-    other = [[Op("npu", "layer", "one more", bytes=1.0)], *CROWD]
-    assert chrome(played(other).trace, "p") != chrome(played(CROWD).trace, "p")
 
 
 def test_memory_says_who_holds_what() -> None:

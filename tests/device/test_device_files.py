@@ -16,7 +16,6 @@ from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import FACT_SOURCES, FITTED_TO, facts, machine
-from repro.device.engines import screen
 from repro.device.engines.engine_file import (
     device_file,
     device_files,
@@ -62,22 +61,6 @@ def test_every_machine_of_the_five_papers_is_there() -> None:
         assert sum(paper in DEVICES[name]["papers"] for name in OF_PAPERS) >= count, paper
 
 
-@pytest.mark.parametrize("name", OF_PAPERS)
-def test_a_name_and_nothing_that_nobody_reads(name: str) -> None:
-    assert set(DEVICES[name]) - {"tables", "engines"} == {
-        "name",
-        "kind",
-        "main",
-        "soc",
-        "papers",
-        "processors",
-        "flash",
-        "dram",
-        "power",
-    }
-    assert MACHINES[name].name == DEVICES[name]["name"]
-
-
 @pytest.mark.parametrize("name", EMULATED)
 def test_every_number_says_where_it_comes_from(name: str) -> None:
     found = list(facts(DEVICES[name]))
@@ -117,31 +100,6 @@ def test_a_fit_that_is_named_later_leaves_keys_as_they_were() -> None:
     assert device_asked({"watts": watts}) == {"watts": {"value": 3.0, "unit": "W"}}
     (fact,) = facts({"processors": {"gpu": {"watts": watts}}})
     assert (fact.source, fact.cells) == ("fitted", (GPU_WATTS,))
-
-
-def test_few_are_fitted_and_on_baseline_cells_alone() -> None:
-    fitted = {name: {c for f in facts(DEVICES[name]) for c in f.cells} for name in OF_PAPERS}
-    boards, phones = (
-        {"jetson_tx2", "jetson_orin_nx", "jetson_orin_16gb"},
-        {"xiaomi_10", "xiaomi_11", "xiaomi_14"},
-    )
-    by_script = boards | phones  # held by tests/workshop/fitting
-    redmi = {"redmi_k60_pro", "redmi_k60_champion", "redmi_k70_pro"}
-    assert {name for name, ids in fitted.items() if ids} == {
-        *("oneplus_12", "jetson_xavier_nx"),
-        *by_script,
-        *redmi,
-    }
-    assert {cell for name in redmi for cell in fitted[name]} >= {GPU_WATTS, "mllm_npu.text.2_2.fp16_matmul"}
-    assert fitted["oneplus_12"] == {
-        GPU_WATTS,
-        "lever.table1.qwen3_8b.compute",
-        "lever.table1.qwen3_8b.io",
-        "lever.table1.qwen3_8b.total",
-        "lever.table1.qwen3_8b.io_share",
-        "lever.table2.qwen3_8b.budget16.verify",
-        "lever.table2.qwen3_8b.budget32.verify",
-    }
 
 
 @pytest.mark.parametrize(("m", "name", "processor"), every_processor())
@@ -247,43 +205,6 @@ def test_the_fit_predicts_the_other_8b_model(cells: dict[str, float]) -> None:
         assert ours == pytest.approx(cells[f"lever.{cell}"], rel=0.05), cell
 
 
-def test_lever_s_serial_npu_takes_a_start_and_has_a_graph_for_51_rows() -> None:
-    npu, before = LEVERS["lever_serial"], LEVERS["lever_overlapped"]
-    rows = (17, 25, 33, 51, 65)
-    times = [verify_ms(npu, NPU, r) for r in rows]
-    assert times == pytest.approx([379.25 + 25.75 * r for r in rows], rel=0.001)
-    assert verify_ms(npu, NPU, 50) == verify_ms(npu, NPU, 51) < 0.75 * verify_ms(before, NPU, 51)
-    assert verify_ms(npu, NPU, 1) > 379.25
-
-
-def test_lever_s_two_forms_are_fitted_to_the_same_cells() -> None:
-    overlapped, serial = (
-        {cell for fact in facts(device_with_engine("oneplus_12", name)) for cell in fact.cells}
-        for name in LEVERS
-    )
-    assert overlapped == serial
-    assert len(serial - {GPU_WATTS}) == 6
-
-
-@pytest.mark.parametrize("phone", ["honor_500_pro", "honor_magic_v5"])
-def test_lever_s_engines_reach_the_honor_phones_by_ratios(phone: str) -> None:
-    for name, oneplus in LEVERS.items():
-        described = device_with_engine(phone, name)
-        ours = machine(described)
-        assert not any(fact.cells for fact in facts(described))
-        assert ours.serial_reads == oneplus.serial_reads
-        npu, fitted = ours.processors[NPU], oneplus.processors[NPU]
-        assert npu.peak["int8"] / fitted.peak["int8"] == pytest.approx(45 / 34, rel=0.001)
-        assert (npu.start, npu.shapes, npu.efficiency) == (fitted.start, fitted.shapes, fitted.efficiency)
-
-
-def test_lever_s_engines_have_no_numbers_for_other_phones() -> None:
-    with pytest.raises(
-        InputError, match=r"has no numbers for Xiaomi 10 \(soc .*\); it has some for Snapdragon 8 Gen 3"
-    ):
-        device_with_engine("xiaomi_10", "lever_serial")
-
-
 BROKEN = [
     ("processors.cpu.watts", 4.0, "processors.cpu.watts: 4.0 is a bare number"),
     ("processors.cpu.watts.unit", "hp", "processors.cpu.watts: unit 'hp' is none of W"),
@@ -319,11 +240,6 @@ def test_a_malformed_fact_is_named(place: str, wrong: Any, message: str) -> None
     node[last] = wrong
     with pytest.raises(InputError, match=message):
         machine(device)
-
-
-def test_one_value_stands_for_a_whole_curve() -> None:
-    gpu = MACHINES["oneplus_12"].processors["gpu"]
-    assert gpu.efficiency.at(1) == gpu.efficiency.at(1000) == 0.36
 
 
 def counted(device: Mapping[str, Any], source: str) -> int:
@@ -373,12 +289,6 @@ def test_an_unknown_device_is_named_with_the_choices(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert "there is no device 'oneplus12'" in said
     assert "redmi_k70_pro" in said
-
-
-def test_an_error_in_a_file_names_the_device(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"device mine: power.idle: 3 is a bare number"):
-        screen.summary(screen.device_files(tmp_path))
 
 
 def test_an_engine_has_rates_of_its_own() -> None:

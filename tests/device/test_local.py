@@ -13,11 +13,9 @@ import yaml
 from concurrency import most_at_once
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.device.clock import Deadlock, Future, WallClock
 from repro.device.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
 from repro.device.op import Op
 from repro.models.runtime.cuda import cuda_stream
-from tiny import play
 
 BOTH = frozenset({"cpu", "flash"})
 GB = 1e9
@@ -81,25 +79,6 @@ def test_the_lowest_priority_goes_first_then_the_first_come(device: LocalDevice,
     assert names(device, on) == ["first", "urgent", "b", "c", "late"]
 
 
-def test_every_cpu_op_runs_on_the_loops_thread_and_every_read_off_it(device: LocalDevice) -> None:
-    seen: dict[str, set[int]] = {"cpu": set(), "flash": set()}
-
-    async def some(start: int) -> None:
-        for i in range(start, start + 5):
-            on = ("cpu", "flash")[i % 2]
-            await device.run(Op(on, "k", str(i), compute=lambda on=on: seen[on].add(threading.get_ident())))
-
-    async def run() -> None:
-        tasks = [device.spawn(some(i)) for i in range(4)]
-        for task in tasks:
-            await task
-
-    device.play(run())
-    assert seen["cpu"] == {threading.get_ident()}
-    assert len(seen["flash"]) == 1
-    assert threading.get_ident() not in seen["flash"]
-
-
 def test_reading_overlaps_computing(device: LocalDevice) -> None:
     async def run() -> None:
         coming = device.run(Op("flash", "load", "read", compute=sleeping(0.1)))
@@ -111,18 +90,6 @@ def test_reading_overlaps_computing(device: LocalDevice) -> None:
     assert len(names(device, "cpu")) == 5
     # Loose, because the test may share its cores; without overlap it is exactly zero.
     assert overlap(device) > 0.05
-
-
-def test_a_worker_takes_the_next_read_while_the_loop_computes(device: LocalDevice) -> None:
-    async def run() -> None:
-        reads = [device.run(Op("flash", "load", str(i), compute=sleeping(0.02))) for i in range(3)]
-        await device.run(Op("cpu", "layer", "long", compute=sleeping(0.2)))
-        for read in reads:
-            await read
-
-    device.play(run())
-    long = next(span for span in device.trace if span.name == "long")
-    assert all(span.end < long.end for span in device.trace if span.on == "flash")
 
 
 def test_completions_are_taken_between_cpu_ops(device: LocalDevice) -> None:
@@ -177,40 +144,6 @@ def test_an_error_reaches_who_awaits_and_the_device_goes_on(device: LocalDevice,
     assert names(device, on) == ["good"]
 
 
-@pytest.mark.parametrize("on", ["cpu", "flash"])
-def test_an_error_that_nobody_catches_ends_the_run(device: LocalDevice, on: str) -> None:
-    async def run() -> None:
-        await device.run(Op(on, "k", "bad", compute=failing))
-
-    with pytest.raises(OSError, match="the disk broke"):
-        device.play(run())
-
-
-def test_an_error_that_a_worker_lets_out_is_raised_by_the_loop() -> None:
-    clock = WallClock()
-
-    class Stopped(BaseException):
-        pass
-
-    def stop() -> Callable[[], None]:
-        raise Stopped
-
-    async def run() -> None:
-        clock.submit(stop, lambda job: threading.Thread(target=job).start())
-        await Future()
-
-    with pytest.raises(Stopped):
-        play(clock, run())
-
-
-def test_waiting_for_nothing_is_said(device: LocalDevice) -> None:
-    async def run() -> None:
-        await Future()
-
-    with pytest.raises(Deadlock):
-        device.play(run())
-
-
 def test_a_resource_that_is_not_there_is_served_and_noted(device: LocalDevice) -> None:
     async def run() -> int:
         return await device.run(Op("npu", "layer", "a", compute=threading.get_ident))
@@ -226,21 +159,6 @@ def test_an_op_without_a_function_moves_nothing(device: LocalDevice) -> None:
 
     device.play(run())
     assert [(s.name, s.bytes) for s in device.trace] == [("a", 0.0)]
-
-
-def test_close_joins_the_workers_and_may_be_called_twice() -> None:
-    device = LocalDevice(machine(workers=2))
-    before = threading.active_count()
-
-    async def run() -> None:
-        device.run(Op("flash", "load", "long", compute=sleeping(0.05)))
-        await device.run(Op("flash", "load", "short", compute=sleeping(0.0)))
-
-    device.play(run())
-    assert threading.active_count() == before + 2
-    device.close()
-    device.close()
-    assert threading.active_count() == before
 
 
 # Pacing
@@ -282,11 +200,11 @@ def test_paced_reads_take_their_bytes_over_the_pace(workers: int) -> None:
     assert 0.4 - 1e-3 <= device.trace.spans[-1].end - device.trace.spans[0].start < 0.6
 
 
+# Energy
+
+
 def test_unpaced_reads_are_raw(device: LocalDevice) -> None:
     assert device.flash_pacing == "raw"
-
-
-# Energy
 
 
 def test_energy_is_watts_by_seconds_and_absent_without_watts(device: LocalDevice) -> None:
@@ -354,19 +272,8 @@ def test_gpu_ops_are_launched_inline_and_timed_by_the_gpu() -> None:
     assert device.resource("npu") == "gpu"
 
 
-def test_a_launch_that_fails_reaches_who_awaits() -> None:
-    device = LocalDevice(machine(resources=BOTH | {"gpu"}), FakeStream())
-
-    async def run() -> None:
-        await device.run(Op("gpu", "layer", "bad", compute=failing))
-
-    with pytest.raises(OSError, match="the disk broke"):
-        device.play(run())
-    device.close()
-
-
 @pytest.mark.gpu
-def test_a_real_gpu() -> None:
+def test_a_real_gpu_computes_and_is_timed() -> None:
     import torch
 
     stream = cuda_stream()
@@ -389,14 +296,6 @@ def test_a_real_gpu() -> None:
 
 def config(name: str) -> dict:
     return yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-def test_local_cpu_is_a_device() -> None:
-    device = local_device(config("local_cpu"))
-    assert device.resources == {"cpu", "flash"}
-    assert device.flash_pacing == "paced"
-    assert device.memory.budget == 8e9
-    assert device.trace.idle_watts is None
 
 
 def test_local_cuda_needs_a_gpu() -> None:
@@ -431,7 +330,7 @@ def test_a_wrong_device_file_is_one_clear_error(path: str, value: object, messag
         local_machine(with_value(path, value))
 
 
-def test_facts_become_si() -> None:
+def test_the_facts_of_this_machine_are_read_in_si() -> None:
     power = {"idle": {"value": 3, "unit": "W", "source": "measured"}}
     watts = {"watts": {"value": 9, "unit": "W", "source": "measured"}}
     found = local_machine(config("local_cpu") | {"power": power, "processors": {"cpu": watts}})

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfetto_rule import dropped
 from repro import __file__ as package
-from repro.device.timeline import Level, TimelinePart, chrome, micro
+from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation, Request
 from repro.scenarios.generation.scenario import shown_until
@@ -100,7 +99,7 @@ def test_ops_that_run_side_by_side_get_lanes_of_their_own() -> None:
     }
 
 
-def test_counters() -> None:
+def test_counters_are_the_memory_traffic_and_power_of_each_moment() -> None:
     spans = [op("cpu", "a", 0, 2, 4e9, 6.0), op("flash", "b", 1, 2, 1e9, 1.0), op("cpu", "c", 2, 3, 2e9, 3.0)]
     text = chrome(Trace(0.5, spans), "p", memory=[(0.0, 1e9), (0.0, 3e9), (1.5, 2e9)])
     assert counter(text, "memory (GB)") == [(0, 3), (1_500_000, 2)]
@@ -126,19 +125,6 @@ def test_perfetto_drops_nothing(ops: list[Any], parts: list[Any]) -> None:
     slices = [e for e in found if e["ph"] == "X"]
     assert {s.name for s in spans} | {a.name for a in given} <= {e["name"] for e in slices}
     assert all(type(e["ts"]) is int and type(e["dur"]) is int and e["dur"] >= 0 for e in slices)
-
-
-def neighbours(*, apart: bool) -> Iterator[dict[str, Any]]:
-    """Ops of 1.6 microseconds, one after the other; `apart` rounds start and duration each by itself."""
-    for i in range(100):
-        start, end = i * 1.6e-6, (i + 1) * 1.6e-6
-        dur = micro(end - start) if apart else micro(end) - micro(start)
-        yield {"ph": "X", "name": str(i), "pid": 0, "tid": 0, "ts": micro(start), "dur": dur}
-
-
-def test_the_rule_finds_what_separate_rounding_would_drop() -> None:
-    assert dropped(neighbours(apart=False)) == []
-    assert len(dropped(neighbours(apart=True))) > 20
 
 
 def test_a_run_with_streaming_and_provisional_drafts() -> None:

@@ -15,7 +15,6 @@ from invented_tables import CELLS, CLAIMS, SPEEDUP, spec, write_table, write_tab
 from repro.core.errors import InputError
 from repro.reports.claims.claims import Claim, ClaimsSpec, Line, compare
 from repro.reports.claims.claims_page import to_csv
-from repro.reports.comparison.certain import DERIVED
 from repro.reports.intervals.bootstrap import RESAMPLES
 
 
@@ -144,13 +143,6 @@ class TestClaims:
             value is not None
         )
 
-    def test_what_follows_from_compared_figures_is_derived(self, tmp_path: Path) -> None:
-        compared = {"reference": "edgellm.fig18.a", "cell": "a", "ours": 3, "column": "seconds", "id": "t5"}
-        other = {**compared, "reference": "edgellm.fig18.b", "cell": "b", "ours": 6, "id": "mt5"}
-        over = {"cell": "a", "baseline": "b", "ours": 0.5, "column": "speedup", "id": "t5"}
-        write_table(tmp_path, "edgellm/fig15", compared, other, over)
-        assert only_claim(tmp_path, "only").comparison.certain == DERIVED
-
     @pytest.mark.parametrize(
         ("claims", "sentence"),
         [
@@ -170,7 +162,9 @@ class TestClaims:
             ),
         ],
     )
-    def test_bad_input(self, claims: dict[str, Any], sentence: str, folder: Path) -> None:
+    def test_a_claim_that_cannot_be_set_beside_a_figure_is_said(
+        self, claims: dict[str, Any], sentence: str, folder: Path
+    ) -> None:
         with pytest.raises(InputError, match=sentence):
             compare(spec(claims={f"edgellm.text.{name}": c for name, c in claims.items()}), folder, CELLS)
 

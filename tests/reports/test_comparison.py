@@ -88,7 +88,7 @@ def test_a_verdict_is_over_interval_and_band(
     assert (away.verdict, away.point) == ("fails", "fails")
 
 
-def test_a_miss() -> None:
+def test_a_miss_is_over_a_quarter_or_ten_points_off() -> None:
     ours = (compared(2.0, 2.0, 2.6), compared(2.0, 2.0, 2.5))
     points = (compared(80.0, 80.0, 69.0, **POINTS), compared(3.0, 3.0, 12.0, **POINTS))
     assert [one.is_miss for one in (*ours, *points)] == [True, False, True, False]

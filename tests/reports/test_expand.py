@@ -81,30 +81,23 @@ def test_a_wrong_grid_is_said(content: Any, sentence: str) -> None:
         ExperimentGrid.parse(content, "here")
 
 
-class TestRowsAndColumns:
-    def test_a_table_like_another_takes_what_it_lacks(self) -> None:
-        own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
-        content = {"name": "edgellm/own", "grid": "edgellm/table4"}
-        table = expand("edgellm/own", own, content)
-        other = expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
-        assert (table.title, table.footnotes) == ("Own", ())
-        assert table.columns == other.columns
-        with pytest.raises(InputError, match=r"no experiment .*44'\. Did you mean edgellm/table4"):
-            expand("edgellm/own", own | {"like": "edgellm/table44"}, content)
+def test_a_table_like_another_takes_what_it_lacks() -> None:
+    own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
+    content = {"name": "edgellm/own", "grid": "edgellm/table4"}
+    table = expand("edgellm/own", own, content)
+    other = expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
+    assert (table.title, table.footnotes) == ("Own", ())
+    assert table.columns == other.columns
+    with pytest.raises(InputError, match=r"no experiment .*44'\. Did you mean edgellm/table4"):
+        expand("edgellm/own", own | {"like": "edgellm/table44"}, content)
 
-    def test_vs_turns_a_ratio_of_costs_over(self) -> None:
-        pairs = [{"metric": m, "each": "method", "pairs": {m: "edgellm vs sp"}} for m in ("ttft", "rouge_l")]
-        time, text = made(columns=pairs).columns
-        assert (time.where, time.over) == ({"method": "sp"}, {"method": "edgellm"})
-        assert (text.where, text.over) == ({"method": "edgellm"}, {"method": "sp"})
-        assert (time.better, text.better) == ("higher", "higher")
 
-    def test_a_comparison_of_two_values_has_its_own_unit_and_direction(self) -> None:
-        words = {"ratio": "edgellm over sp", "gain": "edgellm less sp", "fewer": "edgellm below sp"}
-        columns = made(columns=[{"metric": "rouge_l", "each": "method", "pairs": words}]).columns
-        units = [("ratio", "x"), ("difference", "percentage_point"), ("reduction", "%")]
-        assert [(column.compare, column.unit) for column in columns] == units
-        assert [column.better for column in columns] == ["higher", "higher", "lower"]
+def test_a_comparison_of_two_values_has_its_own_unit_and_direction() -> None:
+    words = {"ratio": "edgellm over sp", "gain": "edgellm less sp", "fewer": "edgellm below sp"}
+    columns = made(columns=[{"metric": "rouge_l", "each": "method", "pairs": words}]).columns
+    units = [("ratio", "x"), ("difference", "percentage_point"), ("reduction", "%")]
+    assert [(column.compare, column.unit) for column in columns] == units
+    assert [column.better for column in columns] == ["higher", "higher", "lower"]
 
 
 class TestPublishedValues:

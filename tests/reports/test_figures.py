@@ -15,11 +15,10 @@ from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
-from repro.reports.figures.charts import Series, series
-from repro.reports.figures.figure import CHARTS, draw, frame
-from repro.reports.figures.paint import BASELINE_COLOURS, OUR_COLOUR, canvas, colour
+from repro.reports.figures.figure import CHARTS, draw
+from repro.reports.figures.paint import BASELINE_COLOURS, OUR_COLOUR, colour
 from repro.reports.figures.palette import SYSTEM_LABELS, Palette, load_palette
-from repro.reports.figures.shown import Content, figure_content, figure_title, origin
+from repro.reports.figures.shown import Content, figure_content, figure_title
 from repro.reports.tables.table import Table
 
 PUBLISHED = {"edgellm.fig17.range": cell("edgellm.fig17.range", 3.0, 5.0, "s")}
@@ -124,12 +123,14 @@ def test_a_stack_s_parts_begin_where_the_ones_before_end() -> None:
     assert bars("stacked")[:4] == [(0, 10, one), (10, 0.5, two), (0, 20, one), (20, 0.5, two)]
 
 
-def test_a_line_is_a_column_in_the_panel_of_its_label_by_rising_x() -> None:
-    found = series(content(table({**LINES, "names": {"phone": "A phone"}, "without": ["board / 64"]})))
-    places = {each: [(x, entry.ours) for x, entry in points] for each, points in found.items()}
-    own = [("SP", "SP"), ("EDGELLM", "EdgeLLM")]
-    assert list(places) == [Series(p, *names) for p in ("A phone", "board") for names in own]
-    assert places[Series("A phone", "SP", "SP")] == [(64, 1), (128, 2), (256, 4)]
+def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None:
+    picture, keys = KINDS["lines"](content(KIND["lines"]))
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["board", "phone"]
+    assert [marks(axes, "D") for axes in picture.axes] == [[], [[(256, 3), (256, 5)]]]
+    (diamonds,) = (line for line in picture.axes[1].lines if line.get_marker() == "D")
+    assert to_hex(diamonds.get_color()) == EDGELLM
+    assert [key.get_label() for key in keys] == ["SP", "EDGELLM", "published"]
+    assert {line.get_markerfacecolor(64, 1), (128, 2), (256, 4)]
     assert places[Series("board", "EDGELLM", "EdgeLLM")] == [(128, None), (256, 80)]
     without = series(content(table({**LINES, "columns": ["sp"], "panel": ""})))
     assert list(without) == [Series("", name, "SP", name) for name in ("board", "phone")], "no axis: lines"
@@ -157,13 +158,9 @@ def test_a_level_is_a_line_and_no_bar() -> None:
     ("figure", "changes", "sentence"),
     [
         ({**LINES, "x": "lenght"}, {}, "no label 'lenght'. Did you mean length"),
-        ({**LINES, "panel": "method"}, {}, "no label 'method'"),
         ({"columns": ["sp"], "kind": "stacked", "log": True}, {}, "has no logarithmic stacked"),
-        ({"columns": ["sp"], "kind": "dots", "level": "edgellm"}, {}, "dots have no `level`"),
-        ({"columns": ["sp"], "kind": "grouped", "level": "chance"}, {}, "no column 'chance'"),
         ({"columns": ["sp"], "uprights": {"p": ["1"]}}, {}, "bars have no `uprights`"),
         ({"kind": "curves", "columns": ["sp"], "x": "b"}, {}, "column 'b'.*edgellm"),
-        ({**GROUPED, "kind": "curves", "x": "sp", "pairs": [["sp", "c"]]}, {}, "column 'c'"),
         ({**LINES, "kind": "pie"}, {}, "kind is 'pie'; choices: bars, grouped, stacked, dots, lines"),
         (
             STACKED["figure"],
@@ -199,7 +196,6 @@ def row_of(
         ({"ours": 20.0, "spread": (15.0, 30.0)}, {"digits": 0}, "20", (0, 30), [15.0, 30.0]),
         ({"ours": 20.0, "spread": 4.0}, {"digits": 0}, "20", (0, 24), [16.0, 24.0]),
         ({"ours": -5.0}, {"digits": 1}, "-5.0", (-5, 0), []),
-        ({"ours": 100.0, "published": (96.0, 96.0)}, {"unit": "%"}, "100.00", (0, 100), []),
         ({"ours": 0.0}, {"digits": 3}, "0", (0, 1), []),
         ({"ours": -0.0001}, {"digits": 3}, "0.000", (-0.0001, 0), []),
     ],
@@ -230,7 +226,7 @@ def test_a_system_has_one_colour_in_every_kind_and_the_paper_s_own_stands_out() 
     frame(picture, "T", keys, "below", bold_text="EDGELLM")
     (legend,) = picture.legends
     assert {text.get_text(): text.get_fontweight() for text in legend.get_texts()}["EDGELLM"] == "bold"
-    assert not {SP, EDGELLM} & {colour(i) for i in range(8)}, "no other series looks like a system"
+    assert [x for lines in segments if len(lines) == 1 for x, _ in lines[0]] == interval
 
 
 def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None:
@@ -255,28 +251,18 @@ def test_every_system_of_a_paper_has_a_colour_of_its_own(tmp_path: Path) -> None
 def test_a_legend_is_read_line_by_line_and_stays_within_the_figure() -> None:
     names = [f"A long name of series {i}" for i in range(7)]
     picture = canvas(5.0, 3.0)
-    frame(picture, "T", [Line2D([], [], label=name) for name in names], "below")
-    (legend,) = picture.legends
-    picture.draw_without_rendering()
-    assert legend.get_window_extent().x1 <= picture.bbox.x1
-    places = {t.get_text(): t.get_window_extent() for t in legend.get_texts()}
-    assert sorted(names, key=lambda name: (-round(places[name].y0), places[name].x0)) == names
+    frame())) == len(palette.systems)
+    assert OURS not in Palette("none").colours(["A", "B"]).values()
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "colours.yaml").write_text("mine: [A, A]", encoding="utf-8")
+    with pytest.raises(InputError, match="mine: 'A' stands twice"):
+        load_palette("mine", [tmp_path])
 
 
-def test_a_figure_says_what_stands_in_and_which_values_have_a_mark() -> None:
+def test_a_figure_says_what_stands_in() -> None:
     target = {"checkpoint": {"name": "smollm2_135m_instruct"}}
     proxy = {"labels": {"target": "T5"}, "weights": "proxy", "config": {"target": target}}
     given = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, **proxy)
     assert figure_title(given, "Energy") == "EdgeLLM Fig. 1: Energy\nSmolLM2-135M computes in place of T5"
     costs = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, weights="none")
     assert figure_title(costs, "") == "EdgeLLM Fig. 1: T\ncosts only, no weights computed"
-    records = [
-        record(method, {"load": 1.0}, labels={"device": device}, weights=weights, dequantized=device == "b")
-        for method, weights in (("sp", "none"), ("edgellm", "real"))
-        for device in "ab"
-    ]
-    columns = [column("load", key=method, heading=method, where={"method": method}) for method in METHODS]
-    given = built(records, columns, rows={"by": ["device"]}, figure={"columns": METHODS})
-    said = origin(given, content(given)).removeprefix(given.how_made.rstrip(".") + "; ").split("; ")
-    assert said[0] == "sp: costs only, no weights computed"
-    assert said[1] == "b: computed from a checkpoint that came quantized"

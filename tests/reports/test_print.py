@@ -20,7 +20,6 @@ from records import record
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.reports.figures.figure import draw
 from repro.reports.files import write_all, write_paper
 from repro.reports.formats.latex import breakable, latex, to_latex
 from repro.reports.formats.layout import (
@@ -37,7 +36,6 @@ from repro.reports.formats.render import MOST_ROWS, to_markdown, to_screen
 from repro.reports.paper import TWO_COLUMNS, PaperTable
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.spec.metric import load_metrics
-from repro.reports.spec.spec import FigureSpec
 from repro.reports.tables.table import Table
 
 
@@ -90,13 +88,6 @@ def test_latex_and_markdown_are_divided_where_they_are_too_wide(
 
 
 SHARE = column("a", unit="%", digits=1, better="higher")
-
-
-def test_that_no_draft_was_accepted_is_said_only_where_some_were_verified() -> None:
-    note = "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"
-    for width, said in ((1.0, False), (1.004, False), (8.0, True)):
-        one = record("m", {"a": 1.0, "verification_width": width}, notes=(note,))
-        assert (note in page(built([one], [SHARE])).notes) is said
 
 
 def test_numbers_have_the_digits_that_they_need() -> None:
@@ -268,15 +259,6 @@ def test_intervals_are_left_out_where_nobody_wants_them() -> None:
     table = built([record("std", {"a": 5.0}, uncertainty={"a": (4.0, 6.0)})], [SHARE])
     for intervals in (True, False):
         assert ("4.0" in PaperTable(intervals=intervals).latex(table).split(r"\bottomrule")[0]) is intervals
-
-
-def test_a_paper_s_figure_has_the_chosen_columns_and_neither_title_nor_notes(tmp_path: Path) -> None:
-    table = replace(three_methods(), figure=FigureSpec(("a", "c")))
-    files = write_paper(PaperTable(columns=("c",)), table, tmp_path, load_bibliography())
-    assert {path.name for path in files.values()} == {f"paper.{end}" for end in ("tex", "bib", "png", "pdf")}
-    alone = replace(table, figure=FigureSpec(("c",)))
-    assert files["paper.pdf"].read_bytes() == draw(alone, "pdf", bare=True) != draw(alone, "pdf")
-    assert "paper.pdf" not in write_paper(PaperTable(columns=("d",)), table, tmp_path, load_bibliography())
 
 
 def test_a_sweep_over_methods_and_phones_is_pivoted() -> None:

@@ -14,7 +14,6 @@ from repro.reports.advice import SystemAnswer, answers_by_agreement, what_reorde
 from repro.reports.fidelity.marked import FigureSources, correct_figures, marked_figures
 from repro.reports.marked_block import block
 from repro.reports.reference.reference import load_cells
-from scripts.deviations import deviations
 from scripts.marked_figures import pages
 from scripts.pages import blocks
 
@@ -75,32 +74,6 @@ def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
         wrong |= {f"{page.name}: {one.address}": one.true_text for one in found if not one.agrees}
         assert found or page.name not in WITH_MARKS, f"{page.name} marks no figure"
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
-
-
-def test_a_deviation_ends_with_its_paragraph_its_attribute_or_the_next() -> None:
-    text = """
-    '''Does it. Deviation: the paper
-    does not. Nor here.
-
-    Deviation: one.
-    Deviation: two.
-
-    Attributes:
-        limit: nodes. Deviation: the paper
-            gives none.
-        other: a setting.
-    '''
-    # Deviation: a comment,
-    # on two lines.
-    code()
-"""
-    assert list(deviations(text.replace("'''", '"""'))) == [
-        "The paper does not. Nor here.",
-        "One.",
-        "Two.",
-        "`limit`: the paper gives none.",
-        "A comment, on two lines.",
-    ]
 
 
 def test_the_pages_show_what_the_command_writes() -> None:

@@ -32,7 +32,6 @@ from repro.reports.tables.table import Table
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
 SPEEDUP = {**SPEED, "key": "speedup", "heading": "Speedup", "relative_to": "flash_ar", "unit": "x"}
-TIME = column("seconds", key="time", unit="s")
 FAILED = {"status": "failed", "error": "Traceback (most recent call last):\n  x\nOSError: gone | away\n"}
 
 PUBLISHED = {"system": "LEVER", "metric": "decode_throughput"}
@@ -193,7 +192,9 @@ class TestBuild:
             ({}, {"costs": "fitted", "weights": "proxy"}, ["", "", "proxy"]),
         ],
     )
-    def test_marks(self, change: dict[str, Any], of_baseline: dict[str, Any], marks: list[str]) -> None:
+    def test_a_figure_has_the_marks_of_what_it_rests_on(
+        self, change: dict[str, Any], of_baseline: dict[str, Any], marks: list[str]
+    ) -> None:
         """Of a speed with a published value, of a text's value and of a ratio."""
         records = [run("flash_ar", 1, 1.0, **of_baseline), run("edgellm", 6, 1.0, **change)]
         speed = {**SPEED, "reference": {"edgellm": "t.edge"}}
@@ -300,7 +301,7 @@ class TestFormats:
         assert (rouge["low"], rouge["high"]) == ("99.01", "99.99"), "1.96 standard errors"
         assert lines(table)["", "aside"]["published_high"] == "9.3"
 
-    def test_files(self, tmp_path: Path) -> None:
+    def test_each_format_has_its_file(self, tmp_path: Path) -> None:
         table = replace(whole_table(), experiment="lever/table5")
         assert {*write_all(table, tmp_path, BIBTEX)} == {"csv", "md", "tex", "png", "pdf"}
         assert (tmp_path / "lever" / "table5" / "figure.png").is_file()
@@ -334,7 +335,9 @@ class TestCommand:
         results.set_members("lever/table1", members[:1])
         return results
 
-    def test_makes_all_tables_again(self, results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_without_a_name_all_tables_are_made_again(
+        self, results: Results, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """Also of cells that were computed for others; without versions, these are older."""
         assert commands.run("table", ["--format", "md", "csv"]) == 0
         assert "outputs/results/quickstart/table.md" in capsys.readouterr().out
@@ -364,7 +367,7 @@ class TestCommand:
             ("--convert empty", "empty has no records of the former layout, so there is nothing to convert"),
         ],
     )
-    def test_bad_input(
+    def test_a_table_that_cannot_be_made_is_said(
         self,
         arguments: str,
         sentence: str,

@@ -183,7 +183,9 @@ def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(tmp
         ({"windows": [{"part": 0}]}, "part is 0; it must be a number above 0 and at most 1"),
     ],
 )
-def test_bad_input(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_a_timeline_that_cannot_be_drawn_is_said(
+    change: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=sentence):
         written(stored(tmp_path), tmp_path / "a", **change)
 

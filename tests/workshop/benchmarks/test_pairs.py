@@ -26,7 +26,7 @@ from workshop.benchmarks import other_load, pair_figures, pair_page, pair_run, p
 from workshop.benchmarks.alternating import interval, mean_ratio
 from workshop.benchmarks.other_load import Load, OtherLoad
 from workshop.benchmarks.pair_emulated import Predicted
-from workshop.benchmarks.pair_parts import PARTS, Plan, append, stored
+from workshop.benchmarks.pair_parts import Plan, append, stored
 from workshop.benchmarks.pair_run import Answer, OpenArm, PairCell, Unit
 
 PART = "smollm2_memory"
@@ -106,11 +106,6 @@ def test_one_prompt_has_no_interval_and_equal_ones_have_none_of_width() -> None:
     assert interval([[1.5, 1.5]], mean_ratio) == pytest.approx((1.5, 1.5))
 
 
-def test_an_interval_of_two_prompts_ends_at_them() -> None:
-    """A quarter of all draws has one of two prompts alone, more than the 2.5% beyond either end."""
-    assert interval([[1.0, 4.0]], mean_ratio) == pytest.approx((1.0, 4.0))
-
-
 def test_an_interval_narrows_with_prompts_as_the_normal_one_does() -> None:
     """Of 400 ratios of e and 1/e in equal parts the mean's logarithm has a deviation of 1/20."""
     low, high = interval([[2.718281828, 1 / 2.718281828] * 200], mean_ratio) or (0, 0)
@@ -144,26 +139,6 @@ def test_rounds_are_no_prompts() -> None:
     assert figures["ratio_interval"] is None
 
 
-def test_an_answer_of_one_token_has_no_pace() -> None:
-    alone = frame([answer(tokens=1, decode_s=0.0, passes=0)])
-    assert pair_figures.paces(alone).empty
-    assert pair_figures.row(alone, alone, None) is None
-
-
-def test_a_floor_that_is_not_known_is_none() -> None:
-    answers = [answer(), answer(prompt=1)]
-    figures = pair_figures.row(pair_figures.frame(answers, [0.25, None], ["equal"] * 2), frame(answers), None)
-    assert figures is not None
-    assert (figures["floor"], figures["predicted"]) == (None, None)
-
-
-def test_an_error_is_of_speed_and_of_the_same_prompts() -> None:
-    """Of two emulated prompts only the second was measured: 8 tokens in 2 seconds beside 8 in 1."""
-    figures = rows({"std": [Predicted(100.0, 8, 1), Predicted(2.0, 8, 4)]}, answer(prompt=1))
-    assert figures["predicted"][0] == pytest.approx(4.0)
-    assert figures["error"][0] == pytest.approx(-0.5)
-
-
 def test_the_emulator_s_errors_are_signed_and_of_ratios_too() -> None:
     """The base decodes 2 tokens a second and the other arm 8; both are emulated at 4."""
     emulated = {arm: [Predicted(2.0, 8, 4)] for arm in ("std", "lever")}
@@ -181,20 +156,6 @@ def test_order_is_of_pairs_of_one_dataset() -> None:
     figures = rows(emulated, *answers[:3], elsewhere)
     assert pair_figures.order(figures) == (2, 3), "c is emulated as the fastest, and is 5% slower than a"
     assert pair_figures.order(figures, apart=0.1) == (2, 2)
-
-
-def test_a_null_arm_is_compared_like_any_other() -> None:
-    answers = [
-        answer(arm, p, n, s)
-        for n in range(3)
-        for p in range(4)
-        for arm, s in (("std", 1.0), ("std#null", 1.0))
-    ]
-    noisy = [replace(a, decode_s=0.9 + 0.05 * a.unit.prompt) if "#" in a.unit.arm else a for a in answers]
-    mean, spread = pair_figures.over_datasets(frame(noisy), PART, "std#null", "std") or (0, None)
-    assert mean == pytest.approx((1 / (0.9 * 0.95 * 1.0 * 1.05)) ** 0.25)
-    assert spread is not None
-    assert spread[0] < 1 < spread[1]
 
 
 @pytest.mark.parametrize(
@@ -240,12 +201,6 @@ def test_the_committed_page_judges_as_the_command_would() -> None:
         assert memory == "; ".join(f"{held[part, method]:.2f}" for method in methods)
 
 
-def test_what_overlaps_counts_once_and_what_sticks_out_not_at_all() -> None:
-    stretches = [(0.0, 2.0), (1.0, 3.0), (1.5, 1.75), (4.0, 9.0)]
-    assert pair_run.covered(stretches, 0.5, 5.0) == 2.5 + 1.0
-    assert pair_run.covered([], 0.5, 5.0) == 0.0
-
-
 def test_idle_is_what_neither_disk_nor_processor_covers_after_all_prompts_are_read() -> None:
     spans = [
         Span(on, "layer", "", start, end, 1, 0.0, 0.0, 0.0)
@@ -256,36 +211,6 @@ def test_idle_is_what_neither_disk_nor_processor_covers_after_all_prompts_are_re
 
 
 # --- what there is to do
-
-
-def test_all_parts_have_a_round_before_the_next_begins_and_every_arm_a_prompt() -> None:
-    units = list(Plan(("ghidorah", PART), ("gsm8k",), 2, 48, 2).units())
-    assert [u.round for u in units] == sorted(u.round for u in units)
-    first = [u for u in units if (u.part, u.round) == (PART, 0)]
-    assert [u.prompt for u in first] == [0] * len(PARTS[PART].arms) + [1] * len(PARTS[PART].arms)
-    assert len(units) == 2 * 2 * (len(PARTS[PART].arms) + len(PARTS["ghidorah"].arms))
-
-
-def test_bases_that_read_all_weights_for_each_token_answer_with_eight() -> None:
-    asked = {u.arm: u.asked for u in Plan(("qwen_streamed",), ("gsm8k",), 1, 48, 1).units()}
-    assert [arm for arm, tokens in asked.items() if tokens == 8] == ["flash_ar", "flash_ar#null"]
-    assert set(asked.values()) == {8, 48}
-
-
-def test_more_prompts_and_rounds_only_add_units() -> None:
-    assert set(Plan((PART,), ("gsm8k",), 2, 48, 1).units()) < set(Plan((PART,), ("gsm8k",), 5, 48, 3).units())
-
-
-def test_an_estimate_is_by_part_and_knows_what_is_stored(tmp_path: Path) -> None:
-    plan = Plan((PART,), ("gsm8k",), 1, 48, 1, methods=("std", "lever:resident=1"))
-    nothing = list(pairs.estimate(plan, stored(tmp_path / "none")))
-    assert "2 units" in nothing[0]
-    assert "nothing is stored" in nothing[1]
-    known = stored(tmp_path / "none")._replace(answers=[answer("std", decode_s=80.0)], opened=[(PART, 30.0)])
-    unit = Unit(PART, "std", "humaneval", 0, 0, 48)
-    assert pairs.estimated(unit, known) == pytest.approx(pairs.PAUSE_S + 0.5 + 47 * 10.0)
-    assert "1 units" in next(iter(pairs.estimate(plan, known)))
-    assert pairs.opening(PART, known) == 30.0
 
 
 # --- what others take
@@ -347,14 +272,14 @@ def test_a_program_that_ended_is_counted_once(tmp_path: Path, monkeypatch: pytes
     assert load_between(tmp_path, monkeypatch, before, ((5, "sh", 1, 1, 540),)).cores == pytest.approx(0.2)
 
 
+# --- measuring
+
+
 def test_a_host_that_takes_time_away_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calm = ((5, "sh", 1, 1, 0),)
     assert load_between(tmp_path, monkeypatch, calm, calm, stolen=50) == Load(
         0.25, "the host of this machine"
     )
-
-
-# --- measuring
 
 
 class Script:
@@ -410,25 +335,12 @@ def test_a_process_that_is_killed_in_a_unit_loses_that_unit_alone(
     assert len(stored(file).answers) == 6
 
 
-def test_cheap_arms_come_first_and_all_of_them_before_the_next_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.0, plan=PLAN)
-    assert [u.prompt for u in done] == [0, 0, 0, 1, 1, 1]
-    assert [u.arm for u in done] == ["chain_sd:resident=1", "lever:resident=1", "std"] * 2
-
-
 def test_a_busy_machine_is_refused_and_the_program_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.9, plan=PLAN)
     assert (code, done) == (pairs.BUSY, [])
     assert "others keep 0.90 cores busy, most of all cc (process 7); stop them" in capsys.readouterr().err
-
-
-def test_a_machine_that_becomes_calm_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.9, 0.0, plan=PLAN)
-    assert (code, len(done)) == (0, 6)
 
 
 def test_a_disturbed_unit_is_thrown_away_counted_and_measured_again(

@@ -13,14 +13,12 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import FREE_MACHINE
 from repro.device.device_file import machine
-from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from workshop.fitting import device_fit
 from workshop.fitting.__main__ import main
 from workshop.fitting.device_fit import FitResult, differences, fit_device, published
-from workshop.fitting.measures import MEASURES, measure, model_cost, one_pass
+from workshop.fitting.measures import MEASURES, measure
 from workshop.fitting.specification import (
-    FittedCell,
     FittedNumber,
     changed_text,
     conf_file,
@@ -30,14 +28,6 @@ from workshop.fitting.specification import (
     specifications,
     with_number,
 )
-
-TEXT = """# a comment
-processors:
-  gpu:
-    launch: {value: 32.3, unit: ms, source: fitted, cells: [a]}  # kept
-flash:
-  bandwidth: {points: [[4096, 0.03], [524288, 0.191]], unit: GB/s}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +46,6 @@ def test_milliseconds_are_seconds_in_a_fit_and_a_bound_is_no_aim() -> None:
         published("mllm_npu.abstract.prefill_throughput")
 
 
-def test_four_cells_determine_two_numbers_with_any_one_left_out(tx2: FitResult) -> None:
-    """EdgeLLM's Fig. 20: two drafts give the launch, two targets the flash."""
-    assert set(tx2.left_out) == {cell.id for cell in tx2.specification.cells}
-    for cell, value in tx2.left_out.items():
-        assert value == pytest.approx(published(cell), rel=0.06)
-
-
 def test_a_changed_number_and_a_foreign_cell_are_noticed(
     tx2: FitResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,30 +57,6 @@ def test_a_changed_number_and_a_foreign_cell_are_noticed(
     wrong = differences(tx2)
     assert any("launch is 40; the fit gives 32.3" in sentence for sentence in wrong)
     assert any("edgellm.fig5.nav_reduction, to which it is not fitted" in sentence for sentence in wrong)
-
-
-def test_a_number_is_changed_in_place() -> None:
-    changed = changed_text(TEXT, "processors.gpu.launch", 41.234)
-    assert changed == TEXT.replace("32.3", "41.2")
-    changed = changed_text(TEXT, "flash.bandwidth[-1]", 0.25)
-    assert changed == TEXT.replace("0.191", "0.25")
-    assert number_at(yaml.safe_load(changed), "flash.bandwidth[-1]") == 0.25
-    assert (
-        number_at(with_number(yaml.safe_load(TEXT), "flash.bandwidth[0]", 0.5), "flash.bandwidth[0]") == 0.5
-    )
-
-
-@pytest.mark.parametrize(
-    ("at", "said"),
-    [
-        ("processors.npu.launch", "no 'npu'"),
-        ("processors.gpu", "is no number"),
-        ("processors.gpu.launch[0]", "is no curve"),
-    ],
-)
-def test_a_place_without_a_number_is_named(at: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        number_at(yaml.safe_load(TEXT), at)
 
 
 @pytest.mark.quick
@@ -128,15 +87,6 @@ def test_wrong_names_list_the_choices() -> None:
         FittedNumber("device/x", "a.b", (2.0, 1.0))
 
 
-def test_a_pass_computes_what_is_asked() -> None:
-    for logits, heads in (("all", 3), ("last", 1)):
-        device = EmulatedDevice(FREE_MACHINE)
-        done = one_pass(device, model_cost("gpt2"), rows=3, context=5, logits=logits)
-        assert (done.end - done.start, done.rows) == (0.0, 3)
-        assert [span.rows for span in device.trace.spans if span.kind == "head"][-1] == heads
-    assert one_pass(EmulatedDevice(FREE_MACHINE), model_cost("gpt2"), rows=4, context=0).rows == 4
-
-
 def test_a_product_takes_its_start_and_the_longer_of_computing_and_reading() -> None:
     on = machine(device_with_engine("xiaomi_14", "mllm_npu"))
     start = on.processors["npu"].start["int8"].at(64)
@@ -155,17 +105,13 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
     ]
     assert cells[1].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
     (tmp_path / "fit").mkdir()
-    (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."), encoding="utf-8")
     monkeypatch.setattr("workshop.fitting.specification.conf_dir", lambda: tmp_path)
-    with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
-        specification("wrong")
     for change, said in (
-        (("{dataset}.", "{}."), "must have names in its braces: dataset"),
+        (("{dataset}.", "{data}."), r"name in braces EmulatedDevice(FREE_MACHINE),
         (("{dataset}.", "2wiki."), "has the cell mllm_npu_v2.table5.2wiki.qwen1_5_1_8b.mnn.prefill twice"),
-        (("dataset: [2wiki, triviaqa, clock, applauncher]", "dataset: 2wiki"), "a list for each name"),
     ):
         (tmp_path / "fit" / "wrong.yaml").write_text(text.replace(*change), encoding="utf-8")
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(FREE_MACHINE), match=said):
             specification("wrong")
 
 
@@ -192,14 +138,6 @@ def test_the_command_checks_writes_and_names_choices(
     )
 
 
-def test_a_number_that_the_machine_does_not_have_is_an_error() -> None:
-    """The board names the first form of its engine; a fit of the second one has no effect on it."""
-    given = specification("jetson_tx2")
-    other = replace(given.numbers[0], file="engine/edgellm")
-    with pytest.raises(InputError, match=r"engine/edgellm: .*device/jetson_tx2, engine/edgellm_flat alone"):
-        device_fit.contents(replace(given, numbers=(other,)))
-
-
 def test_edgellm_s_engine_meets_the_passes_that_it_is_fitted_to() -> None:
     """Fig. 20's passes as in its first form; ten rows cost what Fig. 9(a) or Fig. 5 allows."""
     tx2, flat = (machine(device_with_engine("jetson_tx2", engine)) for engine in ("edgellm", "edgellm_flat"))
@@ -220,26 +158,6 @@ def test_edgellm_s_engine_meets_the_passes_that_it_is_fitted_to() -> None:
     nx = machine(device_with_engine("jetson_orin_nx", "edgellm"))
     assert 8.5 <= measure("verification_speedup", together)(nx) <= 9.9
     assert measure("rows_growth", {"model": "gpt2"})(nx) == pytest.approx(9.1, rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["edgellm_tx2", "edgellm_orin_16gb", "edgellm_orin_nx", "edgellm_xiaomi_11"])
-def test_edgellm_s_engine_is_its_fit(name: str) -> None:
-    assert differences(fit_device(specification(name))) == []
-
-
-def test_energy_of_a_pass_is_its_time_at_constant_power() -> None:
-    phone = machine(device_with_engine("xiaomi_11", "edgellm"))
-    given = {"model": "llama_2_13b_chat", "placement": "swapping"}
-    seconds, joules = (measure(name, given)(phone) for name in ("pass_seconds", "pass_joules"))
-    assert joules == pytest.approx(4.0 * seconds)
-
-
-def test_an_end_of_a_range_is_fitted_instead_of_its_middle() -> None:
-    cell = "edgellm.fig5.nav_reduction"
-    assert (published(cell, "low"), published(cell, "high")) == (8.5, 9.9)
-    assert published(cell) == pytest.approx((8.5 * 9.9) ** 0.5)
-    with pytest.raises(InputError, match="end 'lowest'"):
-        FittedCell(cell, "pass_seconds", end="lowest")
 
 
 def test_ghidorah_s_board_bound_by_memory_is_flat_where_the_paper_says() -> None:

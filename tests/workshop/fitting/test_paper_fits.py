@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from math import ceil, log
+from math import log
 from typing import Any
 
 import pytest
@@ -17,18 +17,12 @@ from repro.device.device_file import FITTED_TO, facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import NPU
-from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.models.forward.network import NoNetwork
-from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
-from repro.reports.reference.reference import find, load_cells
-from workshop.fitting import device_fit
-from workshop.fitting.device_fit import FitResult, differences, fit_device, published
-from workshop.fitting.measures import measure, model_cost, one_pass
-from workshop.fitting.specification import FittedNumber, specification, specifications, with_number
+from workshop.fitting.device_fit import FitResult, differences, fit_device
+from workshop.fitting.measures import model_cost, one_pass
+from workshop.fitting.specification import FittedNumber, specification, specifications
 
 REDMI = ("redmi_k60_champion", "redmi_k60_pro", "redmi_k70_pro")
-BASELINES = [f"mllm_baselines_{column}" for column in ("lcpp", "mnn", "mlc", "tflite", "pi")]
 
 
 @cache
@@ -108,27 +102,6 @@ def test_only_baselines_and_single_passes_are_fitted_to() -> None:
     for cell in table:
         chosen = r"qwen1_5_1_8b\.(mlc|lcpp|mnn)|llama_2_7b\.(mlc|lcpp|mnn|pi)|gemma_2b\.tflite"
         assert re.fullmatch(rf".*\.({chosen})(\.prefill|\.decode)?", cell)
-    rest = {cell.rpartition(".")[0] for cell in cells - table}
-    assert rest == {
-        "edgellm.fig3",
-        "edgellm.fig5",
-        "edgellm.fig9.tree_latency",
-        "edgellm.fig20.mt5",
-        "edgellm.fig20.gpt2",
-        "edgellm.fig20.llama2",
-        "edgellm.table5.mt5.iwslt17_de_en",
-        "edgellm.table5.t5.cnn_daily",
-        "edgellm.table5.t5.squad",
-        "edgellm.table5.llama2.cnn_daily",
-        "edgellm.table5.llama2.truthful_qa",
-        "edgellm.table5.vicuna.wmt22_de_en",
-        "lever.table1.qwen3_8b",
-        "lever.table2.qwen3_8b.budget16",
-        "lever.table2.qwen3_8b.budget32",
-        "mllm_npu.text.3_4",
-        *(f"mllm_npu_v2.table3.{size}" for size in ("64x2048x2048", "64x2048x8192", "64x2048x11008")),
-        *(f"mllm_npu_v2.table3.{size}" for size in ("32x4096x4096", "32x4096x8192", "32x4096x11008")),
-    }
 
 
 def test_numbers_of_one_mean_are_met_in_the_mean_of_logarithms() -> None:
@@ -140,29 +113,6 @@ def test_numbers_of_one_mean_are_met_in_the_mean_of_logarithms() -> None:
         assert max(map(abs, misses)) > 0.005, "no cell of its own is met"
 
 
-def test_every_cell_of_a_mean_can_be_left_out() -> None:
-    result = fitted("mllm_baselines_pi")
-    assert set(result.left_out) == set(result.aims)
-    assert all(result.left_out[one] != result.fitted[one] for one in result.aims)
-
-
-def test_the_tx2_meets_figure_5_without_an_exponent() -> None:
-    ours = measure("verification_speedup", {"model": "mt5_large"})(
-        machine(device_with_engine("jetson_tx2", "edgellm_flat"))
-    )
-    assert ours == pytest.approx(9.9, rel=0.02)  # the upper end of the range over both models
-
-
-def test_a_device_that_carries_another_fit_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = fitted("xiaomi_10")
-    place = "devices.Snapdragon 8 Gen 1.flash.bandwidth[-1]"
-    moved = with_number(read_mapping(conf_dir() / "engine" / "edgellm_flat.yaml"), place, 0.6)
-    monkeypatch.setattr(
-        device_fit, "read_mapping", lambda path: moved if path.stem == "edgellm_flat" else read_mapping(path)
-    )
-    assert differences(result) == [f"engine/edgellm_flat: {place} is 0.6; the ratio gives 0.519"]
-
-
 def test_cells_that_no_value_meets_are_noticed() -> None:
     given = specification("jetson_tx2")
     launch, flash = given.numbers
@@ -170,70 +120,6 @@ def test_cells_that_no_value_meets_are_noticed() -> None:
     wrong = differences(fit_device(replace(given, numbers=(launch, faster))))
     place = "devices.Tegra X2.flash.bandwidth[-1]"
     assert f"engine/edgellm_flat: {place} ended at a bound of its search" in wrong
-
-
-def test_a_fitted_cell_that_no_number_names_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = fitted("jetson_orin_nx")
-    other = replace(result.specification.cells[0], id="edgellm.fig5.nav_reduction")
-    wrong = differences(replace(result, specification=replace(result.specification, cells=(other,))))
-    assert any("no number names edgellm.fig5.nav_reduction" in sentence for sentence in wrong)
-
-
-LENGTHS = {"2wiki": 9, "triviaqa": 10, "clock": 16, "applauncher": 13}
-"""Answer tokens of the first form of mllm-NPU's baselines."""
-
-
-def test_the_first_form_s_answers_have_these_lengths() -> None:
-    for name in BASELINES:
-        for cell in specification(name).cells:
-            assert cell.given["tokens"] == LENGTHS[cell.given["setup"].removeprefix("mllm_")]
-
-
-@pytest.mark.parametrize("dataset", LENGTHS)
-def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
-    """Among lengths for which llama.cpp's share of prefill is as printed."""
-
-    def seconds(method: str, model: str, tokens: int) -> float:
-        given = {"method": method, "model": f"{model}_int8", "setup": f"mllm_{dataset}", "tokens": tokens}
-        return measure("request_seconds", given)(machine(device_with_engine("xiaomi_14"), method))
-
-    def miss(tokens: int) -> float:
-        quick = {"tflite_gpu": ("gemma_2b", "tflite"), "powerinfer2_npu": ("llama_2_7b", "pi")}
-        ratios = [
-            seconds(method, model, tokens) / published(f"mllm_npu.table4.{dataset}.{model}.{column}")
-            for method, (model, column) in quick.items()
-        ]
-        return sum(log(ratio) ** 2 for ratio in ratios)
-
-    share = find(load_cells(), "mllm_npu.fig1b.prefill_share")
-    assert share.value_low is not None
-    assert share.value_high is not None
-    whole = published(f"mllm_npu.table4.{dataset}.qwen1_5_1_8b.lcpp")
-    token = (seconds("llama_cpp_cpu", "qwen1_5_1_8b", 11) - seconds("llama_cpp_cpu", "qwen1_5_1_8b", 1)) / 10
-    low, high = (1 + whole * (1 - one / 100) / token for one in (share.value_high, share.value_low))
-    allowed, length = range(ceil(low), int(high) + 1), LENGTHS[dataset]
-    assert length in allowed
-    near = [n for n in (length - 1, length + 1) if n in allowed]
-    assert all(miss(n) > 0.99 * miss(length) for n in near)  # the file's numbers are rounded
-
-
-PAIRS = [  # EdgeLLM Table III
-    ("jetson_tx2", "mt5_large", "mt5_small"),
-    ("jetson_tx2", "bart_large", "bart_base"),
-    ("jetson_orin_nx", "t5_large", "t5_small"),
-    ("jetson_orin_nx", "gpt2_large", "gpt2"),
-    ("xiaomi_10", "vicuna_13b", "vicuna_7b"),
-    ("xiaomi_11", "llama_2_13b_chat", "llama_2_7b_chat"),
-]
-
-
-@pytest.mark.parametrize(("name", "target", "draft"), PAIRS)
-def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft: str) -> None:
-    device = EmulatedDevice(machine(device_with_engine(name)))
-    for role, model in (("draft", draft), ("target", target)):
-        place = EdgeLLM().places()[role]
-        Engine(role, device, model_cost(model), NoNetwork(), place, tokens=500).reserve()
-    assert 0 < device.memory.peak <= device.memory.budget
 
 
 @pytest.mark.parametrize(("rows", "on", "computing"), [(1, "", 0.0966), (17, NPU, 0.817), (33, NPU, 1.229)])

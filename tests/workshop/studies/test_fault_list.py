@@ -59,16 +59,3 @@ def test_a_fault_that_has_no_place_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("one, three\n", encoding="utf-8")
     fault.put_into(tmp_path)
     assert (tmp_path / "x.py").read_text(encoding="utf-8") == "two, three\n"
-
-
-def test_a_repeated_name_is_said(tmp_path: Path) -> None:
-    entry = "- {name: n, says: s, file: x, old: a, new: b, gate: g}\n"
-    (tmp_path / "faults.yaml").write_text(f"one:\n{entry}two:\n{entry}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"faults\.yaml names faults twice: n"):
-        read_faults(tmp_path / "faults.yaml")
-
-
-def test_what_a_gate_said_names_no_folder(tmp_path: Path) -> None:
-    output = f"FAILED tests/x.py::test_y - OSError: {tmp_path}/a/b.txt and /usr/lib/c.so\n1 failed\n"
-    assert run.first_error(output, tmp_path) == "OSError: a/b.txt and c.so"
-    assert run.first_error("ImportError: no\n", tmp_path) == "ImportError: no"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import product
 
 import pytest
 
@@ -20,13 +19,10 @@ from workshop.studies.fit_mllm.closed_forms import (
     DATASETS,
     FITTED,
     MICRO,
-    MODELS,
     OURS,
     PRODUCTS,
     Fits,
-    Form,
     cell,
-    errors,
     micro,
     prefill,
     published,
@@ -35,7 +31,7 @@ from workshop.studies.fit_mllm.closed_forms import (
 FITS = Fits()
 
 
-def test_the_frozen_cells() -> None:
+def test_the_fitted_cells_are_the_frozen_ones() -> None:
     """Rows of two models for baselines and the anchored NPU, no row at all for the zero-shot one."""
     cells = load_cells()
     assert {name: len(ids) for name, ids in FITTED.items()} == {
@@ -64,35 +60,6 @@ def test_what_is_fitted_is_never_predicted() -> None:
         assert not {cell(one.column, m, d) for m in one.predicted for d in DATASETS} & {*used}
 
 
-def rows_of(form: Form, column: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publish what a form says in place of a column's requests, and of their prefills."""
-    own = {cell(column, m, d): form.predict(m, d) for m in COLUMNS[column].models for d in DATASETS}
-    for m, d in product(COLUMNS[column].models, DATASETS):
-        answer_s = closed_forms.decoding(column, m, d)
-        own[closed_forms.prefill_cell(column, m, d)] = form.predict(m, d) - answer_s
-    known = published
-    monkeypatch.setattr(closed_forms, "published", lambda name: own.get(name) or known(name))
-
-
-@pytest.mark.parametrize("quadratic", ["rate", "attention"])
-def test_a_fit_recovers_the_numbers_that_made_its_rows(
-    quadratic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fits = Fits(quadratic=quadratic)
-    true = fits.baseline("mnn", COLUMNS["mnn"].fitted)
-    rows_of(true, "mnn", monkeypatch)
-    again = fits.baseline("mnn", COLUMNS["mnn"].fitted)
-    assert again.numbers == pytest.approx(true.numbers, rel=1e-3)
-    wrong = errors(again.predict, "mnn", COLUMNS["mnn"].models)
-    assert wrong.abs().max() < 1e-4
-
-
-def test_the_anchored_npu_recovers_the_numbers_that_made_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = FITS.chunked(start=7e-4, bandwidth=micro()[1], rate=5e12)
-    rows_of(true, OURS, monkeypatch)
-    assert FITS.anchored(COLUMNS[OURS].fitted).numbers == pytest.approx(true.numbers, rel=1e-3)
-
-
 def test_the_zero_shot_npu_meets_its_products_and_just_meets_the_bound() -> None:
     start, bandwidth = micro()
     for (_, inputs, outputs), name in zip(PRODUCTS, MICRO, strict=True):
@@ -100,35 +67,6 @@ def test_the_zero_shot_npu_meets_its_products_and_just_meets_the_bound() -> None
     numbers: Mapping[str, float] = FITS.zero_shot().numbers
     model, prompt = BOUND_AT
     assert prompt / prefill(model, prompt, **numbers) == pytest.approx(published(BOUND), rel=1e-6)
-
-
-def test_no_length_of_a_chunk_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token costs less the longer its chunk is, without an end at 256 rows."""
-    numbers, seconds = FITS.zero_shot().numbers, []
-    for chunk in (64, 128, 256, 512, 1024):
-        monkeypatch.setattr(closed_forms, "CHUNK", chunk)
-        seconds.append(prefill("qwen1_5_1_8b", 1024, **numbers))
-    assert seconds == sorted(seconds, reverse=True)
-
-
-def test_the_trivial_predictor_scales_the_nearest_fitted_model() -> None:
-    predict = yardsticks.nearest("lcpp", COLUMNS["lcpp"].fitted)
-    ratio = closed_forms.linears("mistral_7b") / closed_forms.linears("llama_2_7b")
-    assert predict("mistral_7b", "clock") == pytest.approx(
-        ratio * published(cell("lcpp", "llama_2_7b", "clock"))
-    )
-    assert predict("llama_2_7b", "2wiki") == published(cell("lcpp", "llama_2_7b", "2wiki"))
-
-
-def test_the_floor_of_consistent_rows_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {m: 1e-3 * (i + 1) for i, m in enumerate(MODELS)}
-
-    def each(model: str, dataset: str) -> float:
-        (prompt,) = FITS.lengths(dataset)
-        return numbers[model] * prompt + closed_forms.decoding("lcpp", model, dataset)
-
-    rows_of(Form({}, each), "lcpp", monkeypatch)
-    assert FITS.floor("lcpp", MODELS).abs().max() < 1e-9
 
 
 def test_the_command_prints_a_line_for_every_fit(capsys: pytest.CaptureFixture[str]) -> None:

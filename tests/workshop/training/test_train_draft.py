@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
 from tiny_training import training_command
-from workshop.training import answers, loop, phases, prompts, train_draft
+from workshop.training import answers, loop, phases, train_draft
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,33 +34,6 @@ def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("REPRO_DATA", str(places / "data"))
         train_draft.main(command(places, where))
     return where
-
-
-def test_harvest_makes_stubs_in_the_shape_of_humaneval(places: Path) -> None:
-    stubs = prompts.harvest([("code", places / "code")])
-    assert len(stubs) == 13  # the class's function once, and one of each module
-    assert stubs[0] == ("module_00", stubs[0][1])
-    assert any(
-        stub
-        == (
-            "from typing import List\n\n\ndef _is_full(books: List[int], limit=3):\n"
-            '    """Tell whether the shelf holds more books than the limit.\n'
-            '    >>> Shelf()._is_full([1], 3)\n    False\n    """\n'
-        )
-        for _, stub in stubs
-    )
-
-
-def test_stubs_are_asked_in_three_ways() -> None:
-    stubs = [("package", f'def f_{n}(x):\n    """Number {n}."""\n') for n in range(200)]
-    plan, again = (
-        prompts.mixture(stubs, [], [], tasks=0, stubs=10**6, seed=1, raw=0.1, sampled=0.3) for _ in range(2)
-    )
-    assert plan == again
-    described = prompts.describe(plan)
-    assert 0 < described["by_kind"]["raw"] < 40
-    assert 30 < described["sampled"] < 90
-    assert described["prompts"] == 200
 
 
 def test_batched_answers_are_the_targets_own(places: Path) -> None:
@@ -131,14 +104,6 @@ def test_parts_together_make_all_shards(places: Path, whole: Path, tmp_path: Pat
         train_draft.main(command(places, tmp_path, phases="plan,generate", part=part))
     made = [path.name for path in answers.shards(tmp_path / "work")]
     assert made == [path.name for path in answers.shards(whole / "work")]
-
-
-def test_agreement_on_the_training_text_rises(whole: Path) -> None:
-    record = json.loads((whole / "out" / "training.json").read_text(encoding="utf-8"))
-    curve = record["curve"]
-    assert [point["step"] for point in curve] == [20, 40, 60]
-    assert curve[-1]["training_agreement"] > curve[0]["training_agreement"] + 0.1
-    assert curve[-1]["loss"] < curve[0]["loss"]
 
 
 def test_the_draft_shares_the_targets_embeddings(places: Path, whole: Path) -> None:

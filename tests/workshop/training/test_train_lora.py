@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.data.prompts import Prompt
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.submodels import UnitDecoder, reorder, submodel
 from repro.methods.elastilm.unit_importance import DifferentiableDecoder
@@ -16,8 +15,8 @@ from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven
 from workshop.training.answers import Answer
-from workshop.training.loop import Schedule, Training, by_length, packed
-from workshop.training.train_lora import Adapters, RecoveryLoss, answered, continued, packed_loss
+from workshop.training.loop import Schedule, Training, by_length
+from workshop.training.train_lora import Adapters, RecoveryLoss, continued, packed_loss
 
 FAMILIES = ["llama-2", "qwen-2.5", "gemma-2", "opt"]
 
@@ -65,22 +64,6 @@ def test_adapters_begin_as_nothing_and_the_loss_falls() -> None:
 
 def tensors(sub: UnitDecoder) -> list[Tensor]:
     return [t for layer in sub.layers if layer for p in layer.linears for t in p.tensors().values()]
-
-
-def test_batches_hold_so_many_tokens() -> None:
-    given = texts()
-    cut = list(packed(given, 16))
-    assert [one for some in cut for one in some] == given
-    assert all(sum(one.size for one in some) <= 16 for some in cut)
-    assert [len(some) for some in packed(given, 1)] == [1] * len(given)
-
-
-def test_answers_end_and_are_cut() -> None:
-    asked = [Prompt(f"x/{n}", tuple(range(n)), "", "") for n in (3, 5, 9)]
-    found = answered(asked, [[7, 8], [7, 8, 9], [7]], end=2, longest=6)
-    assert [one.tokens.tolist() for one in found] == [[7, 8, 2], [7]]
-    with pytest.raises(InputError, match="0 of 1 rows"):
-        answered(asked[2:], [[7]], 2, 6)
 
 
 def test_texts_are_read_one_behind_the_other() -> None:

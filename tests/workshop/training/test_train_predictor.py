@@ -17,7 +17,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from tiny_training import training_command
 from workshop.training import answers, train_draft, train_predictor
-from workshop.training.train_predictor import Change, ExitPositions, PredictorRecipe, sampled_vocabulary
+from workshop.training.train_predictor import Change, ExitPositions, PredictorRecipe
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,16 +45,6 @@ def command(places: Path, where: Path, **changed: object) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
-def known(count: int = 40, width: int = 6, vocab: int = 12) -> tuple[ExitPositions, torch.Tensor]:
-    """Random rows whose last layer's are a linear function of the middle one's, and a projection."""
-    generator = torch.Generator().manual_seed(0)
-    middle, turn = (torch.randn(n, width, generator=generator) for n in (count, width))
-    candidates = torch.stack([torch.randperm(vocab, generator=generator)[:4] for _ in range(count)])
-    head = torch.randn(vocab, width, generator=generator)
-    said = middle @ turn
-    return ExitPositions(middle, said, (said @ head.T).topk(2).indices, candidates), head
-
-
 def test_the_loss_is_that_of_the_paper() -> None:
     generator = torch.Generator().manual_seed(1)
     target, student = torch.randn(2, 3, 7, generator=generator)
@@ -74,27 +64,6 @@ def test_the_loss_is_that_of_the_paper() -> None:
     )
 
 
-def test_a_sampled_vocabulary_has_what_was_mentioned_and_weighs_the_rest() -> None:
-    generator = torch.Generator().manual_seed(2)
-    mentioned = torch.tensor([[90, 3], [3, 41]])
-    tokens, represented = sampled_vocabulary(mentioned, 100, 20, generator)
-    assert set(mentioned.unique().tolist()) <= set(tokens.tolist())
-    assert (tokens.diff() > 0).all()
-    weights = represented.exp()
-    assert weights.sum().item() == pytest.approx(100, rel=1e-5)
-    assert (weights == 1).sum() == 3
-    tokens, represented = sampled_vocabulary(mentioned, 100, 0, generator)
-    assert torch.equal(tokens, torch.arange(100))
-    assert not represented.any()
-
-
-def test_a_start_of_full_rank_finds_a_linear_layer() -> None:
-    rows, _ = known(count=400)
-    change = train_predictor.start(rows, 6)
-    torch.testing.assert_close(change(rows.hidden), rows.said, rtol=0.02, atol=0.02)
-    assert train_predictor.start(rows, 2).inner.shape == (2, 6)
-
-
 def test_figures_count_what_they_say() -> None:
     head = torch.eye(5)
     said = torch.tensor([[9.0, 0, 0, 0, 0], [0, 9, 0, 0, 0], [0, 0, 9, 0, 0], [0, 0, 0, 0, 9]])
@@ -109,17 +78,6 @@ def test_figures_count_what_they_say() -> None:
     assert found["draft_first"] == pytest.approx(1 / 3, abs=1e-4)
     assert found["anywhere"] == 0.75
     assert 0 < found["wrong_cut"] < 1
-
-
-def test_training_lowers_the_loss_and_is_repeatable() -> None:
-    rows, head = known()
-    recipe = PredictorRecipe(rank=2, rate=0.02, batch=16, steps=80)
-    change, training = train_predictor.fit(rows, head, recipe)
-    assert training.step == 80
-    assert training.curve[-1]["loss"] < 0.8 * training.curve[0]["loss"]
-    again, _ = train_predictor.fit(rows, head, recipe)
-    assert torch.equal(change.inner, again.inner)
-    assert torch.equal(change.outer, again.outer)
 
 
 def test_no_prompt_is_both_trained_on_and_held_out(made: Path) -> None:

@@ -28,8 +28,6 @@ from workshop.training.decision_head import (
     Labels,
     decided,
     spare,
-    summary,
-    weight,
 )
 from workshop.training.loop import Schedule, Training
 from workshop.training.score_head import (
@@ -37,10 +35,7 @@ from workshop.training.score_head import (
     HeadExample,
     Marked,
     ScoreLoss,
-    auc,
-    marked_by_surprisal,
     matched,
-    passages,
     scored,
     surprisals,
     upper_half,
@@ -78,26 +73,6 @@ def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
 def test_the_more_surprising_half_of_words_is_retained() -> None:
     surprising = [(0, 1, 4.0), (2, 3, 1.0), (4, 5, 3.0), (6, 7, 2.0)]
     assert upper_half("a b c d", surprising).retained == (True, False, True, False)
-
-
-def test_texts_are_labelled_once_and_go_on_after_a_kill(tmp_path: Path) -> None:
-    made, path, opened = dense("llama-2"), tmp_path / "words.jsonl", list[int]()
-
-    def marked(sequences: list[list[int]]) -> list[Marked]:
-        return marked_by_surprisal(lambda: opened.append(1) or made, sequences, TEXT.decode, path)
-
-    sequences = [[65 + i, 66, 67, 32, 68] for i in range(3)]
-    whole, text = marked(sequences), path.read_text(encoding="utf-8")
-    assert (marked(sequences), opened) == (whole, [1]), "nothing is computed twice"
-    path.write_text(text[:-10], encoding="utf-8")
-    assert (marked(sequences), opened) == (whole, [1, 1])
-    assert path.read_text(encoding="utf-8") == text
-    other = [*sequences[:1], [90, 91, 92, 32, 93], *sequences[2:]]
-    assert [one.text[0] for one in marked(other)] == ["A", "Z", "C"]
-
-
-def test_short_texts_are_joined() -> None:
-    assert list(passages(["a b ", "c", "dddd", "e"], 4)) == ["a b c", "dddd"]
 
 
 def test_a_compressed_text_marks_words_in_their_order() -> None:
@@ -140,12 +115,6 @@ def test_pieces_have_the_labels_of_their_words(encoder: Path) -> None:
     assert made.spans[2].start == 4
     (cut,) = scored([marked], WordPieces(encoder), 4)
     assert len(cut.prompt) == len(cut.labels) == 4
-
-
-def test_auc_counts_pairs() -> None:
-    assert auc([3.0, 2.0, 2.0, 1.0], [True, True, False, False]) == pytest.approx(3.5 / 4)
-    with pytest.raises(InputError, match="one label"):
-        auc([1.0], [True])
 
 
 def trainable(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -211,14 +180,6 @@ def test_the_label_is_the_oracles_decision() -> None:
             assert made.label(objective, RIGHT) == (oracle.decide(asked, feasible), False)
 
 
-def test_defaults_are_feasible() -> None:
-    for objective, feasible in labels().feasible.items():
-        chosen, is_default = labels().label(objective, frozenset())
-        assert is_default
-        assert chosen in feasible
-    assert labels().label((0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
-
-
 def test_a_margin_leaves_room_below_an_objective() -> None:
     feasible = labels(margin=0.02).feasible
     assert Decision(0.5, 0.6) not in feasible[0.3, 1.0]
@@ -241,27 +202,9 @@ def test_decisions_are_judged_with_their_fallback() -> None:
     assert judge.rivals([0]) == {"random": by_chance, "majority": 0.5, "oracle": 0.5}
 
 
-def test_labels_are_summed_up() -> None:
-    said = summary(labels(), {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}, [0, 1])
-    feasible = labels().feasible.values()
-    without = sum(not RIGHT & {*met} for met in feasible) + sum(
-        Decision(1.0, 1.0) not in met for met in feasible
-    )
-    assert said["default_labels"] == round(without / 162, 4)
-    assert said["right_of_all_decisions"] == round(5 / 162, 4)
-    assert said["right_of_the_whole"] == 0.5
-    assert said["right_by_model"]["0.6"] == round(3 / 18, 4)
-    assert said["right_by_prompt"]["0.4"] == round(1 / 18, 4)
-
-
 def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:
     text = "a cat?\nA. b\nAnswer:"
     assert spare(TEXT.encode(text), TEXT.decode) == len(TEXT.encode("a cat?\nA. b"))
-
-
-def test_weight_is_by_product_and_then_by_model() -> None:
-    assert weight(Decision(0.3, 0.4)) > weight(Decision(0.4, 0.3))
-    assert weight(Decision(0.2, 0.6))[0] == weight(Decision(0.3, 0.4))[0]
 
 
 def test_the_decision_head_learns_to_follow_the_objective(encoder: Path) -> None:

@@ -14,12 +14,11 @@ import pytest
 from repro.core.paths import project_root
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import device_with_engine
-from repro.device.engines.evidence import decides_costs, forms, sources
+from repro.device.engines.evidence import forms
 from repro.experiments.composing import load_components
 from repro.experiments.plan import cell_config
 from repro.records.record import Record
 from repro.records.results import open_results
-from repro.reports.spec.spec import RowsSpec, TableSpec
 from repro.reports.tables.bands import BANDS_PATH, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
 from workshop.validation.__main__ import main
@@ -129,16 +128,6 @@ def test_a_phone_is_drawn_alike_under_two_engines_and_is_a_machine() -> None:
         assert machine(drawn(other, draw), "mnn_cpu").dram_budget == machine(other).dram_budget
 
 
-def test_the_share_of_assumed_numbers_counts_what_costs_depend_on() -> None:
-    counted = sources([TOY, TOY])
-    assert (counted["assumed"], counted.total()) == (5, 7)
-    assert {fact.path for fact in facts(TOY) if not decides_costs(fact)} == {
-        "processors.cpu.tile",
-        "processors.cpu.launch",
-        "dram.budget",
-    }
-
-
 @pytest.fixture(scope="module")
 def cost_only() -> Record:
     """A cell of llama.cpp that reads no text."""
@@ -179,16 +168,6 @@ def test_a_replay_that_is_known_is_not_computed_again(cost_only: Record, tmp_pat
     assert len(ReplayFile(path).known) == 2
 
 
-def test_only_cells_that_read_texts_get_fewer_prompts(cost_only: Record) -> None:
-    config = {**cost_only.provenance.config, "prompts": 50}
-    blank = replace(cost_only, provenance=replace(cost_only.provenance, config=config))
-    assert Replayed(None, 5, None).config(blank)["prompts"] == 50
-    config = {**config, "target": {**config["target"], "checkpoint": {"name": "any"}}}
-    texts = replace(cost_only, provenance=replace(cost_only.provenance, config=config))
-    assert Replayed(None, 5, None).config(texts)["prompts"] == 5
-    assert [ReplayPlan(64, 8, 5, 12).draws_of(texts) for texts in (False, True)] == [64, 8]
-
-
 @pytest.fixture(scope="module")
 def quickstart() -> CommittedTable:
     load_components()
@@ -219,24 +198,6 @@ def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: C
     assert bands["flash_ar", "speedup"].conclusion == "", "it is the baseline"
     assert (found.draws, found.cells) == (2, 7)
     assert 0 < found.sources["assumed"] < found.sources.total()
-
-
-def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: CommittedTable) -> None:
-    """Here rows are means over `scope`: two datasets of all methods are two configurations."""
-    both = [
-        replace(one, key=f"{one.key[:-1]}{i}", labels={**one.labels, "dataset": name, "scope": "all"})
-        for i, name in enumerate(("humaneval", "mbpp"))
-        for one in quickstart.records
-    ]
-    spec = TableSpec("quickstart", "Means", RowsSpec(("scope",), {"all": "All"}), quickstart.spec.columns[:1])
-    means = replace(quickstart, records=both, spec=spec)
-    assert len(means.sampled(12).records) == 14
-    one = means.sampled(1).records
-    assert len(one) == 7
-    assert len({record.labels["dataset"] for record in one}) == 1
-    assert len({record.labels["method"] for record in one}) == 7
-    assert one == means.sampled(1).records
-    assert len(quickstart.sampled(1).records) == 7, "rows of single methods stay whole"
 
 
 def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import replace
-from math import log
 
 import pytest
 
 from repro.core.paths import conf_dir, project_root
-from repro.core.reading import read_mapping
 from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
-from repro.device.engines.engine_file import chip_of, device_file, device_with_engine, read_engine
+from repro.device.engines.engine_file import device_with_engine
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.runtime.placement import Placement
 from repro.reports.marked_block import block
 from workshop.fitting.measures import one_pass
-from workshop.validation.baselines import BLOCK, FACTOR, README, USED, Pair, in_short, line, page_lines, pairs
+from workshop.validation.baselines import BLOCK, README, USED, Pair, in_short, line, page_lines, pairs
 from workshop.validation.phones.rows import shapes
 
 PROCESSORS = ("cpu", "gpu", "npu")
@@ -45,21 +43,6 @@ def test_the_pages_and_the_table_are_todays(compared: list[Pair]) -> None:
     assert PAGE.read_text(encoding="utf-8").splitlines() == list(page_lines(compared))
     with COMMITTED.open(newline="", encoding="utf-8") as file:
         assert [*csv.reader(file)][1:] == [line(pair) for pair in compared]
-
-
-def test_no_engine_is_far_from_the_best_public_row_without_being_named() -> None:
-    """By the committed rates alone: 1.5 in either direction, the place named beside them."""
-    named = PAGE.read_text(encoding="utf-8").splitlines()
-    far = 0
-    for row in csv.DictReader(COMMITTED.open(encoding="utf-8")):
-        ratio = float(row["public"]) / float(row["ours"])
-        if not 1 / 1.505 < ratio < 1.505:
-            where = f"{row['of']} on the {row['processor'].upper()}"
-            start = f"| {row['tables']} | {row['device']}, {row['engine']} | {where} |"
-            assert any(text.startswith(start) for text in named), row
-            far += 1
-    assert far > 40
-    assert FACTOR == 1.5
 
 
 def test_public_rates_are_the_rows_own(compared: list[Pair]) -> None:
@@ -127,52 +110,6 @@ def test_every_paper_s_engine_of_the_comparisons_is_there() -> None:
         assert engines - classes <= {used.engine for used in USED if used.tables == name}
         for processor in re.findall(r"\bverifies: (cpu|gpu|npu)\b", text):
             assert any(processor in used.processors for used in USED if used.tables == name), processor
-
-
-def test_a_neural_processor_under_public_engines_decodes_as_its_rows(compared: list[Pair]) -> None:
-    """QNN on the 8 Gen 3: 12.85 tokens/s at 7B, 20 at 3B; without its time a token it was twice that."""
-    own = [
-        pair
-        for pair in compared
-        if (pair.used.label, pair.used.device, pair.phase) == ("public", "xiaomi_14", "decode")
-        and pair.quantity.row.engine == "qnn_npu"
-    ]
-    assert {pair.public for pair in own} == {12.85, 20.0}
-    assert all(abs(log(pair.ratio)) < log(1.5) for pair in own)
-
-
-@pytest.mark.parametrize(
-    "device", ["snapdragon_8_gen_3", "snapdragon_x_elite", "rk3588", "a19_pro", "orin_nx"]
-)
-def test_public_engines_keep_each_processor_s_time_a_token(device: str) -> None:
-    """That of the class alone on this chip, by its file."""
-    composed = machine(device_with_engine(device, "public"))
-    classes = chip_of(device_file(device))["public"]
-    assert len(classes) >= 2
-    for processor, name in classes.items():
-        file = read_engine(name)
-        of_chip = (file["devices"].get(device_file(device)["soc"]) or file)["processors"][processor]
-        assert composed.processors[processor].token == pytest.approx(1e-3 * of_chip["token"]["value"])
-
-
-def test_a_chip_without_a_dense_row_has_its_class_s_numbers() -> None:
-    """15 of 55 entries rested on rows that stand apart."""
-    dense = {(row["engine_class"], row["soc"]) for row in PUBLISHED.values() if not row["apart"]}
-    entries = 0
-    for path in sorted((conf_dir() / "engine").glob("*.yaml")):
-        engine = read_mapping(path)
-        for soc, part in (engine.get("devices") or {}).items() if engine.get("over") == "chip" else ():
-            assert (path.stem, soc) in dense
-            (numbers,) = part["processors"].values()
-            counts = sum(
-                (row["engine_class"], row["soc"], row["apart"]) == (path.stem, soc, "")
-                and bool(row["decode_tok_s"])
-                for row in PUBLISHED.values()
-            )
-            said = f"{counts} of decoding" if counts else "decoding as its class"
-            assert said in numbers["holds"]["note"]
-            entries += 1
-    assert entries == len({pair for pair in dense if pair[0]})
 
 
 @pytest.mark.parametrize(("on", "head"), [(on, head) for on in PROCESSORS for head in PROCESSORS])

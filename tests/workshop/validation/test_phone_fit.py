@@ -11,21 +11,16 @@ from statistics import median
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import chip_file, with_engine
-from workshop.fitting.problem import Solution, solve
-from workshop.validation.phones.chips import sheets, soc_device
+from workshop.validation.phones.chips import sheets
 from workshop.validation.phones.class_fit import ClassFit, class_problem, fit_classes
-from workshop.validation.phones.class_specification import ClassNumber, class_specification
-from workshop.validation.phones.classes import pad
 from workshop.validation.phones.comparison import Comparison
 from workshop.validation.phones.emulated_rows import emulated_values
-from workshop.validation.phones.engine_files import _different, check_engines, composed
+from workshop.validation.phones.engine_files import _different, check_engines
 from workshop.validation.phones.page import framed, markdown, write_page
-from workshop.validation.phones.picture import draw_phones
 from workshop.validation.phones.quantities import DECODE, Quantity, quantities
 from workshop.validation.phones.rows import FIT, PREDICT, committed_roles, phone_rows
 from workshop.validation.phones.trivial import BYTES, FLOPS, RULES, nearest, trivial
@@ -76,38 +71,6 @@ def test_the_fit_sees_only_fitted_rows() -> None:
     assert seen == {row.id for row in ROWS if ROLES[row.id] == FIT}
 
 
-def test_a_class_without_rows_has_its_processor_s_numbers(fit: ClassFit) -> None:
-    values = fit.solution.values
-    assert values["tuned_opencl_gpu/rate"] == pytest.approx(values["gpu/rate"], rel=1e-3)
-    assert values["rkllm_npu/bandwidth_share"] != pytest.approx(values["npu/bandwidth_share"], rel=0.05)
-
-
-def test_without_a_chip_its_rows_have_the_class_s_numbers(fit: ClassFit) -> None:
-    chip = [o.id for o in fit.problem.observations if "phone.rk3588." in o.id]
-    values = fit.without(chip).solution.values
-    assert values["rkllm_npu@RK3588/rate"] == pytest.approx(values["rkllm_npu/rate"], rel=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("engine", "rows", "computed"),
-    [
-        ("qnn_npu", 1, 1),
-        ("qnn_npu", 2, 128),
-        ("qnn_npu", 1024, 1024),
-        ("llama_cpp_npu", 33, 64),
-        ("mlx_gpu", 7, 7),
-    ],
-)
-def test_rows_are_padded_to_static_shapes(engine: str, rows: int, computed: int) -> None:
-    assert pad(engine, rows) == computed
-    row = next(row for row in ROWS if row.engine == engine)
-    problem = class_problem(ROWS, ROLES)
-    first = Solution({p.name: p.first for p in problem.parameters})
-    on = machine(composed(row, first.values))
-    assert on.processors[row.processor].rows(rows) == computed
-    assert on.processors[row.processor].adds == (row.processor in class_specification().added)
-
-
 def test_the_trivial_rules_scale_the_nearest_fitted_row() -> None:
     fitted = [q for q in quantities(ROWS) if ROLES[q.row.id] == FIT]
     wanted = next(q for q in quantities(ROWS) if ROLES[q.row.id] == PREDICT and q.kind == DECODE)
@@ -147,13 +110,6 @@ def test_every_class_composes_with_every_chip_that_has_its_processor() -> None:
                 pairs += 1
     assert len(engines) >= 15
     assert pairs > 200
-
-
-def test_a_chip_s_device_follows_its_threads() -> None:
-    peak = {
-        threads: machine(soc_device("RK3588", threads)).processors["cpu"].peak["int8"] for threads in (1, 4)
-    }
-    assert peak[4] == pytest.approx(4 * peak[1])
 
 
 @pytest.fixture(scope="module")
@@ -223,47 +179,3 @@ def test_the_committed_table_s_medians_are_those_of_its_rows_by_kind_of_machine(
         wrong = [abs(float(row[column]) / float(row["measured"]) - 1) for row in some]
         assert int(line["n"]) == len(wrong) >= 20
         assert float(line["median error, %"]) == pytest.approx(100 * median(wrong), abs=0.2)
-
-
-def test_the_picture_is_the_same_each_time(comparison: Comparison) -> None:
-    first = draw_phones(framed(comparison))
-    assert first[:4] == b"\x89PNG"
-    assert first == draw_phones(framed(comparison))
-
-
-def test_a_fit_starts_from_another_s_numbers(fit: ClassFit) -> None:
-    again = solve(fit.problem, fit.solution.values).values
-    assert again["rkllm_npu@RK3576/rate"] == pytest.approx(
-        fit.solution.values["rkllm_npu@RK3576/rate"], rel=0.02
-    )
-
-
-def test_two_rows_of_a_chip_teach_more_than_none(fit: ClassFit) -> None:
-    """A new chip enters with its data sheet and two rows: RK3588's held-out rows, from none and from two."""
-    seen = [q for q in quantities(ROWS) if ROLES[q.row.id] == FIT and q.row.soc == "RK3588"]
-    held = [q for q in quantities(ROWS) if ROLES[q.row.id] == PREDICT and q.row.soc == "RK3588"]
-    rows = sorted({q.row.id for q in seen})
-    two = {rows[0], rows[-1]}
-
-    def median(kept: set[str]) -> float:
-        values = fit.without([q.id for q in seen if q.row.id not in kept]).predicted(held)
-        wrong = sorted(abs(values[q.id] / q.measured - 1) for q in held)
-        return wrong[len(wrong) // 2]
-
-    assert median(two) < 0.6 * median(set())
-
-
-@pytest.mark.parametrize(
-    ("between", "widths", "said"),
-    [
-        ((2.0, 1.0), (1.0, 1.0, 0.0), "two rising numbers"),
-        ((0.0, 1.0), (1.0, 1.0, 0.0), "two rising numbers"),
-        ((0.5, 1.0), (1.0, 0.0, 0.0), "two numbers above 0"),
-        ((0.5, 1.0), (1.0, 1.0), "two numbers above 0"),
-    ],
-)
-def test_a_malformed_number_of_a_class_is_an_error(
-    between: tuple[float, ...], widths: tuple[float, ...], said: str
-) -> None:
-    with pytest.raises(InputError, match=said):
-        ClassNumber("rate", 0.7, between, widths)

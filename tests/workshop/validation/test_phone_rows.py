@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from repro.core.errors import InputError
 from workshop.validation.phones import rows as module
-from workshop.validation.phones.chips import cores, cpu_peak, peaks, sheet, sheets
+from workshop.validation.phones.chips import peaks, sheets
 from workshop.validation.phones.class_specification import class_specification
-from workshop.validation.phones.quantities import DECODE, FIRST_TOKEN, PREFILL, quantities, work
 from workshop.validation.phones.rows import (
     DEFAULTS,
     FIT,
@@ -42,21 +40,6 @@ def test_the_committed_division_is_what_its_rule_gives() -> None:
     assert Counter(ROLES.values()) == {FIT: 150 + 21, PREDICT: 107 + 15, DEFAULTS: 36}
 
 
-def test_builds_and_formats_without_kernels_of_their_own_stand_apart() -> None:
-    """Xiaomi 14's four rows of Qwen3.5-2B, whose source says so; of the S23 all but Q4_0 and Q8_0."""
-    assert Counter(row.apart for row in rows_of("phones_s23.csv")) == {
-        "kernels": 163,
-        "architecture": 18,
-        "": 36,
-    }
-    assert [row.prefill for row in rows_of("phones.csv") if row.apart == "kernels"] == [
-        38.4,
-        31.46,
-        51.1,
-        35.9,
-    ]
-
-
 def test_no_source_and_model_is_on_both_sides_of_a_group() -> None:
     sides: dict[object, set[str]] = {}
     for row in SPLIT:
@@ -65,11 +48,6 @@ def test_no_source_and_model_is_on_both_sides_of_a_group() -> None:
     first = [row for row in rows_of("phones.csv") if row.id in ROLES]
     sizes = Counter(row.group for row in first)
     assert all((ROLES[row.id] == DEFAULTS) == (sizes[row.group] < 4) for row in first)
-
-
-def test_rows_that_stand_apart_are_in_no_role() -> None:
-    assert not [row.id for row in SPLIT if row.apart]
-    assert divided([replace(row, apart="hot") for row in SPLIT]) == {}
 
 
 def test_every_row_of_the_division_has_a_chip_a_shape_and_a_precision() -> None:
@@ -91,39 +69,6 @@ def test_a_time_to_the_first_token_is_no_rate() -> None:
     for row in ROWS:
         if row.first_token is not None:
             assert row.prefill is None, f"{row.id} has a rate that was derived from a time"
-
-
-def test_quantities_are_in_printed_units() -> None:
-    row = next(row for row in ROWS if row.first_token and row.decode)
-    found = {one.kind: one for one in quantities([row])}
-    assert set(found) == {DECODE, FIRST_TOKEN}
-    assert found[DECODE].printed(0.1) == pytest.approx(10.0)
-    assert found[FIRST_TOKEN].printed(0.1) == 0.1
-    prefill = next(one for one in quantities(ROWS) if one.kind == PREFILL and one.rows == 512)
-    assert prefill.printed(2.0) == 256.0
-
-
-def test_decoding_moves_all_weights_once_and_a_prompt_computes_its_rows() -> None:
-    row = next(row for row in SPLIT if row.shape == "llama_2_7b" and row.decode and row.first_token)
-    found = {one.kind: work(one) for one in quantities([row])}
-    cost = model_cost(row)
-    weights = cost.model_bytes - cost.weight_bytes(cost.shape.head_weights)
-    assert found[DECODE].bytes + found[DECODE].head_bytes > weights
-    assert found[FIRST_TOKEN].flops >= 2 * row.prompt * cost.shape.layers * cost.shape.layer_weights
-
-
-def test_a_chip_s_peak_is_that_of_its_fastest_cores() -> None:
-    assert cores("RK3588")[:5] == [("A76", 2.4)] * 4 + [("A55", 1.8)]
-    assert cpu_peak("BCM2712", 4)["int8"] == pytest.approx(4 * 2.4e9 * 64)
-    assert cpu_peak("BCM2712", 1)["int8"] == pytest.approx(2.4e9 * 64)
-    assert cpu_peak("BCM2712", 0) == cpu_peak("BCM2712", 4)
-
-
-def test_a_chip_or_rate_that_is_missing_is_named() -> None:
-    with pytest.raises(InputError, match="Snapdragon 8 Gen 3"):
-        sheet("Snapdragon 8 Gen3")
-    with pytest.raises(InputError, match="has no rate of a npu"):
-        peaks("BCM2712", "npu")
 
 
 def test_a_number_that_is_none_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

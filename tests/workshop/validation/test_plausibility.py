@@ -6,15 +6,12 @@ import csv
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from repro.core.paths import project_root
 from repro.device.engines.engine_file import OVER, device_files, read_engine
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from workshop.validation import plausibility
-from workshop.validation.__main__ import main
 from workshop.validation.plausibility import HEADINGS, MODELS, MOST, PASSES, ROWS, Use, quarter, uses
 
 COMMITTED = project_root() / "results" / "validation" / "plausibility"
@@ -92,10 +89,3 @@ def test_boards_and_phones_of_one_chip_are_as_fast_under_a_public_engine() -> No
     assert sum(len(some) > 1 for some in times.values()) > 300
     for place, some in times.items():
         assert max(some) == pytest.approx(min(some)), place
-
-
-def test_the_command_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plausibility, "uses", lambda: iter(table()[:3]))
-    assert main(["plausibility", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "table.csv").read_text(encoding="utf-8").count("\n") == 4
-    assert "3 devices" not in (tmp_path / "table.md").read_text(encoding="utf-8")

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.device.probing.quiet import Quiet
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES
 from repro.models.transformer.config import DecoderConfig
 from workshop.validation.__main__ import main as validation
-from workshop.validation.this_machine import command, measuring, predicting
+from workshop.validation.this_machine import command, predicting
 from workshop.validation.this_machine.cells import (
     CONTEXTS,
     DTYPES,
@@ -23,13 +22,11 @@ from workshop.validation.this_machine.cells import (
     MODELS,
     OURS,
     ROWS,
-    SHARE,
     CellGroup,
     MachineCell,
     all_cells,
     cells_of,
     groups,
-    in_turns,
 )
 from workshop.validation.this_machine.measuring import ARMS, MeasuredGroup
 from workshop.validation.this_machine.page import errors, framed, markdown, sets
@@ -56,45 +53,6 @@ def test_every_combination_is_a_cell_once() -> None:
     assert len({cell.id for cell in cells}) == len(cells)
     ours = len(MODELS) * len(DTYPES) * len(ROWS) * len(CONTEXTS)
     assert len(cells) == 2 * ours + len(MODELS) * len(ROWS) * len(CONTEXTS)
-
-
-def test_a_fixed_third_of_the_streamed_cells_covers_rows_and_contexts() -> None:
-    streamed = [group for group in groups([OURS], MODELS, DTYPES) if group.streamed]
-    third = list(all_cells(streamed, every=False))
-    whole = list(all_cells(streamed, every=True))
-    assert len(third) == pytest.approx(len(whole) / SHARE, rel=0.12)
-    assert set(third) <= set(whole)
-    for dtype in DTYPES:
-        own = [cell for cell in third if cell.group.dtype == dtype]
-        assert {cell.rows for cell in own} == set(ROWS)
-        assert {cell.context for cell in own} == set(CONTEXTS)
-    resident = CellGroup(OURS, MODELS[0], DTYPES[0])
-    assert cells_of(resident, every=False) == cells_of(resident, every=True)
-
-
-def test_llama_cpp_s_models_are_measured_in_turns() -> None:
-    found = in_turns(groups(ENGINES, MODELS, DTYPES))
-    assert [group.model for group in found[-1]] == list(MODELS)
-    assert {group.engine for group in found[-1]} == {LLAMA_CPP}
-    assert all(len(alone) == 1 for alone in found[:-1])
-    assert len(found) == 1 + 2 * len(MODELS) * len(DTYPES)
-
-
-def test_a_name_that_there_is_not_is_said_with_the_choices() -> None:
-    with pytest.raises(InputError, match="float32"):
-        groups(ENGINES, MODELS, ["float23"])
-
-
-@pytest.mark.parametrize(
-    ("takes", "first", "second"), [(0.01, 5, 10), (0.15, 2, 4), (1.0, 1, 2), (4.0, 1, 1)]
-)
-def test_a_fast_cell_is_timed_more_often_and_a_slow_one_once(takes: float, first: int, second: int) -> None:
-    cell = MachineCell(CellGroup(OURS, MODELS[0], DTYPES[0]), 1, 64)
-    found = MeasuredGroup(cell.group, threads=1)
-    for count in (first, second):
-        measuring._repeat(found, cell, ARMS[0], lambda: takes, measuring.MeasuringPlan())
-        assert found.arm(cell, ARMS[0]) == [takes] * count
-    assert found.arm(cell, ARMS[1]) == []
 
 
 # The comparison
@@ -256,7 +214,3 @@ def test_a_busy_machine_is_not_measured(
     assert validation(["this_machine", "--engines", OURS]) == 3
     assert "too busy to measure" in capsys.readouterr().err
     assert bench == []
-
-
-def test_a_validation_that_there_is_not() -> None:
-    assert validation(["tis_machine"]) == 2
