@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.device.cost import FREE_MACHINE, Curve, Flash, share
+from repro.device.cost import Curve, Flash, share
 from repro.device.op import Op
 from tiny import processor
 
@@ -86,23 +86,6 @@ def test_flash_reads_at_the_rate_of_its_requests() -> None:
     assert (whole.launch, whole.work, whole.bandwidth) == (1e-4, pytest.approx(1e-2), pytest.approx(1e8))
     pieces = flash.demand(Op("flash", "load", "a", bytes=1e6, request=1e3))
     assert pieces.work == pytest.approx(1e-1)
-
-
-def test_the_fastest_processor_depends_on_the_precision() -> None:
-    machine = toy(
-        processors={
-            "cpu": processor(peak={"fp32": 5e9}),
-            "npu": processor(peak={"int8": 9e9, "fp32": 1e9}),
-            "gpu": processor(peak={"fp32": 6e9}),
-        }
-    )
-    assert [machine.fastest(p) for p in ("fp32", "int8", "fp64")] == ["gpu", "npu", "npu"]
-
-
-def test_on_the_free_machine_nothing_takes_time() -> None:
-    for op in (Op("cpu", "k", "a", flops=1e12, bytes=1e12), Op("flash", "load", "a", bytes=1e12)):
-        demand = FREE_MACHINE.demand(op)
-        assert (demand.launch, demand.work, demand.bandwidth) == (0.0, 0.0, 0.0)
 
 
 def test_shares_by_hand() -> None:

@@ -30,10 +30,20 @@ DEVICES = {
     name: device_with_engine(name) if file.get("engine") else with_engine(file, None)
     for name, file in ((name, device_file(name)) for name in device_files())
 }
+
+
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")
+
+
 OF_PAPERS = [name for name in EMULATED if DEVICES[name].get("papers")]
+
+
 MACHINES = {name: machine(DEVICES[name]) for name in EMULATED}
+
+
 CELLS = conf_dir() / "reference" / "cells.csv"
+
+
 SLOW_STARTS = {"Jetson TX2", "Jetson Orin NX"}  # PyTorch before each layer, on a slow CPU: fitted
 
 
@@ -149,7 +159,11 @@ class Shape(NamedTuple):
 
 
 QWEN3_8B = Shape.of(36, 4096, 1024, 12288, 151936)
+
+
 LLAMA_3_1_8B = Shape.of(32, 4096, 1024, 14336, 128256)
+
+
 BYTES = 4.5 / 8
 
 

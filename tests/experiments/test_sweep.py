@@ -98,6 +98,14 @@ def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     assert any("the tree fell over" in text for text in texts), "the failure is history, not lost"
 
 
+def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
+    (note,) = sweep(project, methods=("std",))
+    (again,) = sweep(project, "sweep=force", methods=("std",))
+    assert (again.key, again.state) == (note.key, "done")
+    texts = [path.read_text(encoding="utf-8") for path in project.store.folder.glob("*.jsonl")]
+    assert sum(text.count(f'{{"cell": "{note.key}"') for text in texts) == 2
+
+
 def test_a_failed_cell_is_run_again_by_the_next_sweep(project: Project, broken: Callable[[], None]) -> None:
     assert states(sweep(project, methods=("edgellm",))) == ["failed"]
     assert states(sweep(project, "sweep=list", methods=("edgellm",))) == ["failed"]

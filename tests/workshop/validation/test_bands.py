@@ -29,6 +29,8 @@ from workshop.validation.bands.replay import Figures, Replayed, ReplayFile
 from workshop.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
 
 ASSUMED, KNOWN = {"source": "assumed"}, {"source": "datasheet"}
+
+
 TOY: dict[str, Any] = {
     "name": "Toy",
     "processors": {
