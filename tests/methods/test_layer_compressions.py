@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.level import layers_at, most_important
+from repro.methods.compression.level import layers_at
 from repro.methods.compression.pruning.attn_drop import AttnDrop
-from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
+from repro.methods.compression.pruning.laco import Laco, Merge, merge_layers
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers
@@ -20,7 +19,6 @@ from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
     losses_without,
-    rows_by_layer,
 )
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits, silent
@@ -41,31 +39,9 @@ def test_at_level_1_nothing_changes(name: str, family: str) -> None:
     assert (found.figures["true_ratio"], found.figures["kept_layers"]) == (1.0, 4)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_given_decoder_stays_as_it_is(name: str) -> None:
-    made = dense("llama-2")
-    before = logits(made).clone()
-    compressed(name, made, level=0.5)
-    assert torch.equal(logits(made), before)
-
-
 def test_layers_at_a_level_are_rounded_down_and_never_none() -> None:
     assert [layers_at(level, 10) for level in (0.01, 0.2, 0.3, 0.7, 0.99, 1.0)] == [1, 2, 3, 7, 9, 10]
     assert [layers_at(0.1 * k, 30) for k in range(1, 11)] == [3 * k for k in range(1, 11)]
-
-
-def places_of(left: Decoder, whole: Decoder) -> list[int]:
-    """Which layers of the whole are left."""
-    return [i for layer in left.layers for i, one in enumerate(whole.layers) if one is layer]
-
-
-def test_the_least_important_go_first_and_the_rest_keep_their_order() -> None:
-    made = dense("llama-2")
-    for level, kept in ((0.75, (0, 2, 3)), (0.5, (0, 3)), (0.25, (3,))):
-        left = most_important(made, [2.0, 0.0, 1.0, 5.0], level)
-        assert places_of(left, made) == list(kept)
-    equal = most_important(made, [1.0] * 4, 0.5)
-    assert places_of(equal, made) == [2, 3]
 
 
 @pytest.mark.parametrize("level", [0.75, 0.5, 0.2])
@@ -124,19 +100,6 @@ def test_attention_goes_first_where_it_turns_least() -> None:
     assert torch.equal(logits(found.decoder), logits(silenced))
 
 
-def test_mlps_follow_where_no_attention_is_left_to_drop() -> None:
-    made = dense("llama-2")
-    mlp = half_similarities(made, CORPUS)[1]
-    order = sorted(range(4), key=lambda i: -mlp[i])
-    found = AttnDrop(0.5).compress(made, CORPUS)
-    assert halves(found.decoder) == [(False, True)] * 3
-    kept = [i for i in range(4) if i != order[0]]
-    ups = [made.layers[i].up for i in kept]
-    assert all(layer.up is up for layer, up in zip(found.decoder.resident_layers(), ups, strict=True))
-    assert found.figures["true_ratio"] == pytest.approx(3 * 3 * 96 / 4 / (3 * 96 + 3 * 64))
-    assert (found.figures["kept_attention"], found.figures["kept_mlps"]) == (0, 3)
-
-
 def test_attention_and_mlps_may_stand_in_one_order() -> None:
     made = silent(dense("llama-2"), 2, "down")  # the only half that turns nothing
     found = AttnDrop(0.9, joint=True).compress(made, CORPUS)
@@ -150,14 +113,6 @@ def test_no_more_than_the_level_is_left_but_never_nothing(level: float, joint: b
     found = AttnDrop(level, joint).compress(dense("gemma-3"), CORPUS)
     assert found.figures["true_ratio"] <= level or halves(found.decoder) in ([(False, True)], [(True, False)])
     assert logits(found.decoder).isfinite().all()
-
-
-def test_a_layer_that_lost_both_halves_is_gone() -> None:
-    """And the others keep their kind of attention."""
-    made = silent(silent(dense("gemma-3"), 0, "out", "down"), 1, "out")
-    found = AttnDrop(0.6, joint=True).compress(made, CORPUS)
-    assert found.decoder.config.layers == 3
-    assert found.decoder.config.sliding == made.config.sliding[1:]
 
 
 def test_merged_layers_are_the_base_plus_the_differences_to_it() -> None:
@@ -211,40 +166,3 @@ def test_a_merge_holds_only_above_the_threshold(threshold: float, step: float) -
     found = Laco(0.75, merged=2, threshold=threshold, step=step).compress(made, CORPUS)
     assert torch.equal(logits(found.decoder), logits(made))
     assert found.figures["threshold"] == pytest.approx(0.9999)
-
-
-@pytest.mark.parametrize("family", SAMPLE)
-def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
-    whole = dense(family)
-    trials = _Trials(whole, CORPUS)
-    trials.keep(Merge(1, 1))
-    found = trials.similarity(Merge(1, 1))
-    made = merge_layers(merge_layers(whole, Merge(1, 1)), Merge(1, 1))
-    norm = whole.ends.final_norm or torch.nn.Identity()
-    last = [[norm(rows_by_layer(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
-    cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
-    assert found == float(torch.stack(cosines).mean())
-    assert trials.layer_count == 3
-
-
-def test_only_the_first_texts_are_looked_at() -> None:
-    made, noise = dense("llama-2"), torch.tensor([7, 7, 7, 7])
-    few, more = (Laco(0.5, texts=1).compress(made, given) for given in ([CORPUS[0]], [CORPUS[0], noise]))
-    assert torch.equal(logits(few.decoder), logits(more.decoder))
-    assert few.figures == more.figures
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"lowest": 2}, "lowest is 2, and 2 layers are to be left; choose 0 to 1"),
-    ],
-)
-def test_settings_with_which_no_merge_would_be_tried_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        Laco(**fields).compress(dense("llama-2"), CORPUS)
-
-
-def test_layers_are_merged_on_a_corpus() -> None:
-    with pytest.raises(InputError, match=r"corpus\.texts"):
-        Laco().compress(dense("llama-2"), [])

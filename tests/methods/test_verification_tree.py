@@ -7,7 +7,7 @@ import torch
 
 from invented_ranks import accuracies, record
 from repro.core.errors import InputError
-from repro.methods.speculative.drafting.head_ranks import TOP, Calibration, HeadRanks
+from repro.methods.speculative.drafting.head_ranks import TOP, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
     Path,
     VerificationTree,
@@ -16,7 +16,6 @@ from repro.methods.speculative.drafting.verification_tree import (
     expected_acceptance,
     measured_acceptance,
     refine,
-    search_tree,
 )
 from repro.models.forward.network import RANKED
 
@@ -56,29 +55,7 @@ def test_a_tree_is_its_text() -> None:
     assert VerificationTree(()).width == 1
 
 
-@pytest.mark.parametrize("text", ["0.0", "0;0", "0;0.0;0.0", "1;-1", "0;a", "0;;1", "0.0;0"])
-def test_what_is_no_tree_is_said(text: str) -> None:
-    with pytest.raises(InputError, match="verification tree"):
-        VerificationTree.parse(text)
-
-
 # The estimate
-
-
-def test_the_estimate_is_the_sum_of_products() -> None:
-    given = [[0.5, 0.2], [0.4, 0.1]]
-    assert expected_acceptance(VerificationTree(()), given) == 1.0
-    assert expected_acceptance(VerificationTree.parse("0;1;0.0;1.1"), given) == pytest.approx(
-        1 + 0.5 + 0.2 + 0.2 + 0.02
-    )
-
-
-def test_growth_takes_the_most_accurate_node_within_reach() -> None:
-    given = [[0.5, 0.3, 0.05], [0.4, 0.3], [0.1, 0.1]]
-    order = ["0", "1", "0.0", "0.1", "1.0", "1.1"]  # 0.5, 0.3, 0.2, 0.15, 0.12, 0.09; then 0.05
-    for width in range(2, 8):
-        assert set(str(estimate_tree(given, width)).split(";")) == set(order[: width - 1])
-    assert estimate_tree(given, 1).paths == ()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -88,13 +65,6 @@ def test_the_grown_tree_is_the_best_of_all(seed: int) -> None:
         assert expected_acceptance(estimate_tree(given, width), given) == pytest.approx(
             expected_acceptance(best(given, width), given)
         )
-
-
-def test_every_tree_is_looked_at() -> None:
-    """One head whose second rank is the better one: growth goes through the first, the best does not."""
-    given = [[0.1, 0.8], [0.9, 0.0]]
-    assert best(given, 3).paths == ((1,), (1, 0))
-    assert estimate_tree(given, 3).paths == ((0,), (1,))
 
 
 @pytest.mark.parametrize("search", [estimate_tree, best])
@@ -119,13 +89,6 @@ def test_the_replay_is_greedy_decoding(seed: int) -> None:
     assert measured_acceptance(VerificationTree(()), ranks) == 1.0
 
 
-def test_an_answer_s_end_cuts() -> None:
-    ranks = HeadRanks(torch.tensor([[0, 0], [0, RANKED], [0, RANKED]], dtype=torch.int16), (0, 2))
-    tree = VerificationTree.parse("0;0.0")
-    # Two guesses are accepted and the answer's three tokens are out; of the other only one token is left.
-    assert measured_acceptance(tree, ranks) == 3 / 2
-
-
 def exchanges(tree: VerificationTree) -> list[tuple[Path, ...]]:
     """Every tree that one exchange makes."""
     out = []
@@ -147,17 +110,6 @@ def test_no_exchange_is_better_than_the_refined_tree(seed: int) -> None:
     assert all(literal(VerificationTree(paths), ranks) <= best_one for paths in exchanges(found))
 
 
-def test_each_exchange_is_the_best_there_is() -> None:
-    ranks, made = record(1, positions=120, answers=3), []
-    start = estimate_tree(ranks.accuracies(), 8)
-    refine(start, ranks, made.append)
-    assert made == list(range(len(made)))
-    assert len(made) > 1, "the example refines nothing"
-    after_one = max(literal(VerificationTree(paths), ranks) for paths in exchanges(start))
-    whole = measured_acceptance(refine(start, ranks), ranks)
-    assert measured_acceptance(start, ranks) < after_one <= whole
-
-
 def test_a_tree_that_growth_cannot_see_is_found() -> None:
     """Heads that depend on each other: after the first one's first rank comes the second one's second."""
     rows = [[0, 1], [2, 0], [RANKED, 0]] * 20 + [[0, RANKED]]
@@ -167,12 +119,3 @@ def test_a_tree_that_growth_cannot_see_is_found() -> None:
     assert measured_acceptance(start, ranks) == 61 / 41
     assert refine(start, ranks).paths == ((0,), (0, 1))
     assert measured_acceptance(refine(start, ranks), ranks) == 61 / 21
-
-
-def test_a_search_refines_where_answers_are_recorded() -> None:
-    ranks = record(1, positions=120, answers=3)
-    known = Calibration.of(ranks)
-    alone = Calibration(known.accuracies)
-    assert search_tree(alone, 8) == estimate_tree(known.accuracies, 8)
-    assert search_tree(known, 8) == refine(estimate_tree(known.accuracies, 8), ranks)
-    assert search_tree(known, 8) != search_tree(alone, 8)
