@@ -25,25 +25,27 @@ def rounds(
     return made.tokens, [(r.drafted, r.rows, r.accepted, r.emitted, r.reason) for r in made.rounds]
 
 
-SURE, UNSURE = 0.9, 0.5
-
-
-def naive(method: BigLittle, target: TableNetwork, draft: TableNetwork, count: int) -> tuple[list[int], list]:
+def naive(
+    method: BigLittle, target: TableNetwork, draft: TableNetwork, count: int, stop: set[int]
+) -> tuple[list[int], list]:
     """The rules over lists of tokens: what comes out, and how many rows each call of the target had."""
 
     def said(model: TableNetwork, text: list[int]) -> torch.Tensor:
         return model.logits(Prefix.of(text)).double().softmax(-1)
 
+    def ended() -> bool:
+        return len(text) - start == count or text[-1] in stop
+
     text, start, calls = [*PROMPT], len(PROMPT), []
     text.append(int(said(target, text).argmax()))
-    while True:
+    while not ended():
         fixed = len(text)
         while len(text) - fixed < method.most:
             chances = said(draft, text)
             if chances.max() < method.fallback:
                 break
             text.append(int(chances.argmax()))
-            if len(text) - start == count:
+            if ended():
                 return text[start:], calls
         losses = [-float(said(target, text[:i])[text[i]].log()) for i in range(fixed, len(text))]
         calls.append(len(losses) + 1)
@@ -51,8 +53,7 @@ def naive(method: BigLittle, target: TableNetwork, draft: TableNetwork, count: i
         if above and int(said(target, text[: above[0]]).argmax()) != text[above[0]]:
             text = text[: above[0]]
         text.append(int(said(target, text).argmax()))
-        if len(text) - start == count:
-            return text[start:], calls
+    return text[start:], calls
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -61,11 +62,12 @@ def test_as_the_naive_one_does(seed: int) -> None:
     method = BigLittle(
         fallback=(0.0, 0.3, 0.5)[seed % 3], rollback=(0.5, 2.0, 4.0)[seed // 3 % 3], most=1 + seed % 4
     )
-    tokens, log = rounds(method, target, draft, max_tokens=30)
-    expected, calls = naive(method, target, draft, 30)
+    stop = {seed % VOCAB} if seed % 2 else set()
+    tokens, log = rounds(method, target, draft, max_tokens=30, stop=frozenset(stop))
+    expected, calls = naive(method, target, draft, 30, stop)
     assert tokens == expected
     assert [rows for _, rows, *_ in log if rows] == calls
-    assert sum(emitted for *_, emitted, _ in log) == 29
+    assert sum(emitted for *_, emitted, _ in log) == len(tokens) - 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import layers_at
 from repro.methods.compression.pruning.attn_drop import AttnDrop
-from repro.methods.compression.pruning.laco import Laco, Merge, merge_layers
+from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers
@@ -19,6 +19,7 @@ from repro.models.analysis.layer_importance import (
     block_influences,
     half_similarities,
     losses_without,
+    rows_by_layer,
 )
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits, silent
@@ -100,6 +101,19 @@ def test_attention_goes_first_where_it_turns_least() -> None:
     assert torch.equal(logits(found.decoder), logits(silenced))
 
 
+def test_mlps_follow_where_no_attention_is_left_to_drop() -> None:
+    made = dense("llama-2")
+    mlp = half_similarities(made, CORPUS)[1]
+    order = sorted(range(4), key=lambda i: -mlp[i])
+    found = AttnDrop(0.5).compress(made, CORPUS)
+    assert halves(found.decoder) == [(False, True)] * 3
+    kept = [i for i in range(4) if i != order[0]]
+    ups = [made.layers[i].up for i in kept]
+    assert all(layer.up is up for layer, up in zip(found.decoder.resident_layers(), ups, strict=True))
+    assert found.figures["true_ratio"] == pytest.approx(3 * 3 * 96 / 4 / (3 * 96 + 3 * 64))
+    assert (found.figures["kept_attention"], found.figures["kept_mlps"]) == (0, 3)
+
+
 def test_attention_and_mlps_may_stand_in_one_order() -> None:
     made = silent(dense("llama-2"), 2, "down")  # the only half that turns nothing
     found = AttnDrop(0.9, joint=True).compress(made, CORPUS)
@@ -166,3 +180,17 @@ def test_a_merge_holds_only_above_the_threshold(threshold: float, step: float) -
     found = Laco(0.75, merged=2, threshold=threshold, step=step).compress(made, CORPUS)
     assert torch.equal(logits(found.decoder), logits(made))
     assert found.figures["threshold"] == pytest.approx(0.9999)
+
+
+@pytest.mark.parametrize("family", SAMPLE)
+def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
+    whole = dense(family)
+    trials = _Trials(whole, CORPUS)
+    trials.keep(Merge(1, 1))
+    found = trials.similarity(Merge(1, 1))
+    made = merge_layers(merge_layers(whole, Merge(1, 1)), Merge(1, 1))
+    norm = whole.ends.final_norm or torch.nn.Identity()
+    last = [[norm(rows_by_layer(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
+    cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
+    assert found == float(torch.stack(cosines).mean())
+    assert trials.layer_count == 3

@@ -119,11 +119,12 @@ def test_exactly_the_contexts_of_the_coin_are_swapped(probability: float) -> Non
 
 def served(method: Method, probability: float) -> tuple[list[int], list[int], str]:
     """Tokens, accepted tokens by round, and the trace, of networks that really compute."""
-    target, oracle = (DecoderNetwork(decoder(FAMILY)) for _ in range(2))
-    draft = MatchedNetwork(NoisedNetwork(DecoderNetwork(decoder(FAMILY)), 20.0), oracle, probability, seed=0)
+    target, oracle, plain_draft = (DecoderNetwork(decoder(FAMILY)) for _ in range(3))
+    draft = MatchedNetwork(NoisedNetwork(plain_draft, 20.0), oracle, probability, seed=0)
     networks: dict[str, Network] = {"target": target, "draft": draft}
     device = EmulatedDevice(toy())
     made = answer(method, ASKED, device, networks, dict.fromkeys(networks, model_cost_of(decoder(FAMILY))))
+    assert oracle.lineage.length <= plain_draft.lineage.length, "both forget what was not accepted"
     return made.tokens, [r.accepted for r in made.rounds], chrome(device.trace, "run")
 
 

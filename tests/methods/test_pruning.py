@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from repro.methods.lever.exit_predictor import Candidates
-from repro.methods.lever.pruning import PruningRule
+from repro.methods.lever.pruning import EarlyExit, PruningRule
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 
@@ -118,3 +120,9 @@ def test_what_is_kept_is_a_tree_with_its_backbone(seed: int) -> None:
     assert all(one <= other + 1e-12 for one, other in zip(values, alone, strict=True))
     higher = replace(rule, safeguards=False, threshold=0.4).keep(tree, candidates, scores)
     assert set(higher) <= set(bare)
+
+
+def test_the_drafts_candidates_are_scored_beside_all_children() -> None:
+    predictor: Any = SimpleNamespace(layer=3)
+    pruner = EarlyExit(predictor, BARE, lambda prefix: (1, 4) if prefix.length == 1 else ())
+    assert pruner.candidates(a_tree((0, 1), (0, 2), (1, 3))) == [(1, 4, 2), (3,), (), ()]

@@ -18,6 +18,7 @@ from repro.methods.sti.shard_plan import (
     Sharding,
     ShardPlan,
     StagePace,
+    layer_ranges,
     plan,
     stored_bits,
 )
@@ -98,6 +99,11 @@ def test_more_time_never_means_fewer_bits() -> None:
     assert bits[0] < 3
     assert bits[-1] == 32
     assert all(found.seconds <= found.target * 1.001 for found in plans if found.bits > stored_bits(2))
+
+
+def test_real_layers_stand_for_billed_ones() -> None:
+    assert [list(r) for r in layer_ranges(4, 2)] == [[], [0], [], [1]]
+    assert [list(r) for r in layer_ranges(2, 4)] == [[0, 1], [2, 3]]
 
 
 @pytest.fixture(scope="module")
