@@ -104,10 +104,10 @@ def test_alpha_follows_errors(
     assert adapted == pytest.approx(alpha)
 
 
-def serve(method: EdgeLLM, tokens: int = 20) -> tuple[Generation, Counter[Prefix]]:
+def serve(method: EdgeLLM) -> tuple[Generation, Counter[Prefix]]:
     """An answer of zeros, and what the draft was asked for; all drafts are right."""
     networks = {"target": Written(SURE), "draft": Written(SURE)}
-    made = answer(method, Request("", PROMPT, tokens), EmulatedDevice(toy()), networks)
+    made = answer(method, Request("", PROMPT, 20), EmulatedDevice(toy()), networks)
     return made, networks["draft"].wanted
 
 
@@ -120,11 +120,3 @@ def test_what_was_drafted_while_the_target_verified_is_not_drafted_again(provisi
     # The verification's own token is the first of three that were drafted beside it; two more follow.
     assert [r.drafted for r in made.rounds] == [r.drafted for r in waiting.rounds] == [4] * 4
     assert made.ended - made.arrived < waiting.ended - waiting.arrived
-
-
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_provisional_tokens_are_so_many_at_most(ahead: int) -> None:
-    """It reads after the first token, after two that are verified, and after those drafted ahead."""
-    made, asked = serve(EdgeLLM(navigation=False, limit=2, ahead=ahead), tokens=4)
-    assert [r.drafted for r in made.rounds] == [2]
-    assert 3 < len(asked) <= 3 + ahead
