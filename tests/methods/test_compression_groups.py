@@ -8,22 +8,18 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-import tiny
-from repro.core.errors import InputError
-from repro.core.registry import registered
 from repro.methods.compression.base import Compression
 from repro.methods.compression.fp16 import Fp16
 from repro.methods.compression.quantization.awq import Awq
 from repro.methods.compression.quantization.k_quant import KQuant, more_bits
 from repro.methods.compression.quantization.per_group import PerGroup
-from repro.models.analysis.activations import Sample, samples
+from repro.models.analysis.activations import samples
 from repro.models.analysis.hooks import PARTS, LinearId, linears_of
 from repro.models.quantization.ggml_formats import FORMATS, round_q8_0
 from repro.models.quantization.grouped import asymmetric, symmetric
 from repro.models.quantization.scale_folding import feeds, fold_scales
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear
 from tiny import alone
 from tiny_families import FAMILIES, VOCAB, write
 
@@ -54,11 +50,6 @@ def test_moving_scales_changes_no_logit(family: str) -> None:
         layers[i] = layer
     moved = Decoder(made.config, layers, made.ends)
     assert torch.allclose(alone(moved, TEXT), alone(made, TEXT), atol=1e-4, rtol=1e-4)
-
-
-def test_nothing_moves_through_a_norm_that_feeds_the_residual() -> None:
-    assert feeds(decoder("opt-350m").config) == {}
-    assert feeds(decoder("phi-2").config) == {"before_attention": ("qkv", "up")}
 
 
 def corpus(count: int = 3, length: int = 40) -> list[torch.Tensor]:
@@ -101,38 +92,8 @@ def test_fine_rounding_says_nearly_the_same(family: str, name: str, far: float) 
     assert 0 < (alone(compressed, TEXT) - true).norm() / true.norm() < far
 
 
-def test_registered_names_are_those_of_the_table() -> None:
-    found = registered("compression")
-    assert [found[name] for name in ("fp16", "k_quant", "awq", "per_group")] == [Fp16, KQuant, Awq, PerGroup]
-
-
-def test_fp16_rounds_every_matrix() -> None:
-    made = decoder("opt-350m")
-    compressed = Fp16().compress(made, []).decoder
-    assert torch.equal(compressed.ends.embedding, made.ends.embedding.half().float())
-    assert not torch.equal(compressed.ends.embedding, made.ends.embedding)
-    for (_, after), (_, before) in zip(linears_of(compressed), linears_of(made), strict=True):
-        assert isinstance(after, PlainLinear)
-        assert torch.equal(after.weight, before.weight.half().float())
-    assert torch.equal(compressed.ends.project_in.weight, made.ends.project_in.weight.half().float())
-
-
 def test_layers_with_more_bits_are_those_of_llama_cpp() -> None:
-    assert [i for i in range(32) if more_bits(i, 32)] == [
-        0,
-        1,
-        2,
-        3,
-        6,
-        9,
-        12,
-        15,
-        18,
-        21,
-        24,
-        27,
-        *range(28, 32),
-    ]
+    assert [i for i in range(32) if more_bits(i, 32)] == [0, 1, 2, *range(3, 28, 3), *range(28, 32)]
     assert [i for i in range(24) if more_bits(i, 24)] == [0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23]
     assert [i for i in range(4) if more_bits(i, 4)] == [2, 3]
 
@@ -197,19 +158,6 @@ def test_asymmetric_rounding_by_hand() -> None:
     assert torch.equal(asymmetric(fits, 2, 128), torch.tensor([[-0.5, 0.0, 1.0, -0.5]]))
 
 
-def test_samples_are_spread_over_the_corpus() -> None:
-    made = decoder("llama-2")
-    texts = corpus(3, 40)
-    every, some = samples(made, texts, 1000), samples(made, texts, 30)
-    for place, sample in every.items():
-        assert len(sample.rows) == 120
-        assert torch.equal(some[place].rows, sample.rows[::4])
-        assert torch.allclose(sample.magnitude, sample.rows.abs().mean(0), atol=1e-5)
-        assert torch.equal(some[place].magnitude, sample.magnitude)
-    with pytest.raises(InputError, match="at least one token"):
-        samples(made, [], 10)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_awq_scales_change_no_logit(family: str) -> None:
     made = decoder(family)
@@ -222,64 +170,6 @@ def test_awq_scales_change_no_logit(family: str) -> None:
         layers.append(scaled)
     moved = Decoder(made.config, layers, made.ends)
     assert torch.allclose(alone(moved, TEXT), alone(made, TEXT), atol=1e-4, rtol=1e-4)
-
-
-def unchanged(family: str) -> set[str]:
-    """Linears of layer 0 that AWQ's scales leave alone, with strong differences between channels."""
-    made = decoder(family)
-    generator = torch.Generator().manual_seed(3)
-    sample = {
-        part: Sample(rows, rows.abs().mean(0))
-        for part in PARTS
-        for width in [getattr(made.layers[0], part).weight.shape[1]]
-        for rows in [torch.randn(64, width, generator=generator) * spread(width).square()]
-    }
-    scaled, inputs = Awq(bits=3).scale_layer(made.config, made.layers[0], sample)
-    same = {part for part in PARTS if torch.equal(inputs[part].rows, sample[part].rows)}
-    weights_same = {
-        part
-        for part in PARTS
-        if torch.equal(getattr(scaled, part).weight, getattr(made.layers[0], part).weight)
-    }
-    assert weights_same <= same
-    return same
-
-
-def test_scales_move_where_they_can() -> None:
-    assert unchanged("llama-1") == set()
-    assert unchanged("llama-2") == {"out"}  # two query heads share a value head
-    assert unchanged("opt") == set()
-    assert unchanged("gpt-2") == {"down"}  # GELU bends what stands between
-    assert unchanged("opt-350m") == {"qkv", "up"}  # its norms feed the residual too
-
-
-def lost(linear: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor) -> float:
-    """Mean squared error of a product."""
-    return float((rows @ (linear - weight).T).square().mean())
-
-
-def test_awq_loses_less_where_it_was_calibrated() -> None:
-    made = decoder("llama-2")
-    texts = corpus()
-    seen = samples(made, texts, 512)
-    layer = made.layers[1]
-    inputs = {part: seen[LinearId(1, part)] for part in PARTS}
-    searched = {}
-    for clip in (False, True):
-        awq = Awq(bits=3, group=32, clip=clip)
-        scaled, moved = awq.scale_layer(made.config, layer, inputs)
-        after = dict(linears_of(awq.compress(made, texts).decoder))
-        searched[clip] = [
-            lost(after[LinearId(1, part)].weight, getattr(scaled, part).weight, moved[part].rows)
-            for part in ("up", "down")
-        ]
-    plainly = [
-        lost(asymmetric(getattr(layer, part).weight, 3, 32), getattr(layer, part).weight, inputs[part].rows)
-        for part in ("up", "down")
-    ]
-    assert searched[False][0] <= plainly[0]
-    # Clipping is chosen for each group alone, so it lessens the sum of its groups' errors here by a margin.
-    assert sum(searched[True]) < sum(searched[False]) < sum(plainly)
 
 
 def test_clips_are_those_of_the_least_error_of_each_group() -> None:
@@ -298,8 +188,3 @@ def test_clips_are_those_of_the_least_error_of_each_group() -> None:
             expected[output, first : first + 5] = cuts[int(torch.stack(errors).argmin())]
     assert torch.allclose(Awq(bits=3, group=5).clip_weight(weight, rows), expected, atol=1e-6)
     assert not torch.equal(expected, weight)
-
-
-def test_packed_weights_cannot_be_compressed() -> None:
-    with pytest.raises(InputError, match="only dense linears"):
-        PerGroup().compress(tiny.decoder("llama-2"), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import log
 
 import pytest
@@ -13,68 +13,40 @@ from repro.methods.base import Generation, Request
 from repro.methods.edgellm.edgellm import EdgeLLM, tree_confidence
 from repro.models.forward.network import KnownStep, Logits, Step
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import MODEL_COST, answer, toy
 
 PROMPT = (7, 7)
-Chances = Callable[[tuple[int, ...]], Sequence[float]]
+
+
+EVEN, SURE = (0.6, 0.3, 0.1), (0.99, 0.006, 0.004)
 
 
 class Written:
-    """A model whose rows are written down: each token's chance after an answer's tokens, the best first."""
+    """A model whose tokens have the same chances after every text; it counts the texts it is asked for."""
 
     depth = 0
 
-    def __init__(self, chances: Chances, best: int = 0) -> None:
-        """`best` is the token of the first rank; it changes places with token 0."""
-        self._chances, self._best = chances, best
-        self.wanted: Counter[tuple[int, ...]] = Counter()
+    def __init__(self, chances: Sequence[float]) -> None:
+        self._row = Logits(None, (list(range(len(chances))), [log(chance) for chance in chances]))
+        self.wanted: Counter[Prefix] = Counter()
 
     def start(self, prompt: Prefix) -> None:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        return KnownStep([self._row(tuple(prefix.tokens(start=len(PROMPT)))) for prefix in wanted])
+        self.wanted.update(wanted)
+        return KnownStep([self._row for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
 
-    def _row(self, said: tuple[int, ...]) -> Logits:
-        self.wanted[said] += 1
-        chances = self._chances(said)
-        tokens = [self._best, *(t for t in range(len(chances)) if t != self._best)]
-        return Logits(None, (tokens, [log(chance) for chance in chances]))
 
-
-def even(said: tuple[int, ...]) -> Sequence[float]:
-    return 0.6, 0.3, 0.1
-
-
-def sure(said: tuple[int, ...]) -> Sequence[float]:
-    return 0.99, 0.006, 0.004
-
-
-def draft_of(chances: Chances) -> Session:
-    return Session(Engine("draft", EmulatedDevice(toy()), MODEL_COST, Written(chances), RESIDENT))
-
-
-def said(tree: TokenTree) -> list[list[int]]:
-    """The drafted sequences in the order in which they came."""
-    return [prefix.tokens(start=len(PROMPT)) for prefix in tree.prefixes[1:]]
-
-
-def grown(method: EdgeLLM, count: int, chances: Chances = even) -> list[list[int]]:
-    tree, draft = TokenTree(Prefix.of(PROMPT)), draft_of(chances)
-
-    async def run() -> None:
-        for _ in range(count):
-            await method._navigate(tree, draft)
-
-    draft.device.play(run())
-    return said(tree)
+def draft_session() -> Session:
+    return Session(Engine("draft", EmulatedDevice(toy()), MODEL_COST, Written(EVEN), RESIDENT))
 
 
 def test_a_tree_grows_where_its_share_is_not_reached_yet() -> None:
@@ -85,22 +57,15 @@ def test_a_tree_grows_where_its_share_is_not_reached_yet() -> None:
     3 * 0.18 / 0.396 and would be 2 long. With four, both would be 3 long. Then [0, 1] (0.18) beats
     [0, 0, 0, 0] (0.13).
     """
-    expected = [[0], [0, 0], [1], [1, 0], [0, 0, 0], [0, 1]]
-    assert grown(EdgeLLM(), 6) == expected
+    tree, draft = TokenTree(Prefix.of(PROMPT)), draft_session()
 
+    async def grow() -> None:
+        for _ in range(6):
+            await EdgeLLM()._navigate(tree, draft)
 
-def test_as_many_branches_open_as_there_are_choices() -> None:
-    def flat(said: tuple[int, ...]) -> Sequence[float]:
-        return (0.34, 0.33, 0.32, 0.01) if not said else (0.5, 0.3, 0.1, 0.1)
-
-    assert grown(EdgeLLM(choices=3), 3, flat) == [[0], [1], [2]]
-    # [0, 0] is at 0.17 and [1, 0] at 0.165; the second is as long and due less.
-    assert grown(EdgeLLM(choices=2), 3, flat) == [[0], [1], [0, 0]]
-    assert grown(EdgeLLM(choices=1), 3, flat) == [[0], [0, 0], [0, 0, 0]]
-
-
-def test_without_navigation_it_is_a_chain() -> None:
-    assert grown(EdgeLLM(navigation=False, choices=3), 4) == [[0] * n for n in (1, 2, 3, 4)]
+    draft.device.play(grow())
+    drafted = [prefix.tokens(len(PROMPT)) for prefix in tree.prefixes[1:]]
+    assert drafted == [[0], [0, 0], [1], [1, 0], [0, 0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -116,20 +81,10 @@ def test_without_navigation_it_is_a_chain() -> None:
 def test_a_round_ends_when_confidence_falls_below_alpha(
     method: EdgeLLM, alpha: float, drafted: int, reason: str
 ) -> None:
-    tree, draft = TokenTree(Prefix.of(PROMPT)), draft_of(even)
+    tree, draft = TokenTree(Prefix.of(PROMPT)), draft_session()
     assert draft.device.play(method._draft(tree, alpha, draft)) == reason
     assert len(tree) - 1 == drafted
     assert reason == "limit" or tree_confidence(tree) < alpha
-
-
-def test_the_trees_confidence_is_its_best_branchs() -> None:
-    tree = TokenTree(Prefix.of(PROMPT))
-    assert tree_confidence(tree) == 1
-    first = tree.grow(0, 0, log(0.6))
-    tree.grow(first, 0, log(0.5))
-    assert tree_confidence(tree) == pytest.approx(0.3)
-    tree.grow(0, 1, log(0.35))
-    assert tree_confidence(tree) == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize(
@@ -151,55 +106,19 @@ def test_alpha_follows_errors(
     assert adapted == pytest.approx(alpha)
 
 
-def serve(
-    method: EdgeLLM, best: int = 0, tokens: int = 20
-) -> tuple[Generation, Counter[tuple[int, ...]], EmulatedDevice]:
-    """An answer of zeros, what the draft was asked for, and the device."""
-    device, draft = EmulatedDevice(toy()), Written(sure, best)
-    networks = {"target": Written(sure), "draft": draft}
-    return answer(method, Request("", PROMPT, tokens), device, networks), draft.wanted, device
+def serve(method: EdgeLLM) -> tuple[Generation, Counter[Prefix]]:
+    """An answer of zeros, and what the draft was asked for; all drafts are right."""
+    networks = {"target": Written(SURE), "draft": Written(SURE)}
+    made = answer(method, Request("", PROMPT, 20), EmulatedDevice(toy()), networks)
+    return made, networks["draft"].wanted
 
 
 @pytest.mark.parametrize("provisional", ["gaps", "naive"])
 def test_what_was_drafted_while_the_target_verified_is_not_drafted_again(provisional: str) -> None:
-    # All drafts are right, so that of a chain nothing is lost.
-    method = EdgeLLM(provisional=provisional, navigation=False, limit=4, ahead=3)
-    made, asked, _ = serve(method)
-    waiting, _, _ = serve(EdgeLLM(provisional="never", navigation=False, limit=4))
+    made, asked = serve(EdgeLLM(provisional=provisional, navigation=False, limit=4, ahead=3))
+    waiting, _ = serve(EdgeLLM(provisional="never", navigation=False, limit=4))
     assert made.tokens == waiting.tokens == [0] * 20
     assert set(asked.values()) == {1}
     # The verification's own token is the first of three that were drafted beside it; two more follow.
-    assert [r.drafted for r in made.rounds] == [4] * 4
-    assert [r.drafted for r in waiting.rounds] == [4] * 4
+    assert [r.drafted for r in made.rounds] == [r.drafted for r in waiting.rounds] == [4] * 4
     assert made.ended - made.arrived < waiting.ended - waiting.arrived
-
-
-def test_provisional_tokens_are_so_many_at_most() -> None:
-    made, asked, _ = serve(EdgeLLM(navigation=False, limit=2, ahead=9), tokens=4)
-    assert [r.drafted for r in made.rounds] == [2]
-    # The first token, two that are verified, up to nine that nobody waits for.
-    assert 3 < len(asked) <= 3 + 9
-
-
-def test_below_a_wrong_token_nothing_is_kept() -> None:
-    made, asked, _ = serve(EdgeLLM(navigation=False, limit=3, ahead=3), best=2, tokens=4)
-    assert made.tokens == [0] * 4
-    assert [(r.accepted, r.emitted, r.drafted) for r in made.rounds] == [(0, 1, 3)] * 3
-    assert {text[:1] for text in asked} == {(0,)}
-    assert all(asked[(0,) * n] == 1 for n in (1, 2, 3))
-
-
-@pytest.mark.parametrize(
-    ("provisional", "target", "draft"),
-    [
-        (
-            "gaps",
-            Placement(resident=0.0, preload=True, fill=None),
-            Placement(run=1, background=True, prefetch=0),
-        ),
-        ("naive", Placement(resident=0.0, preload=True, fill=None), Placement(run=1, prefetch=0)),
-        ("never", Placement(resident=0.0), Placement(prefetch=0)),
-    ],
-)
-def test_places(provisional: str, target: Placement, draft: Placement) -> None:
-    assert EdgeLLM(provisional=provisional).places() == {"target": target, "draft": draft}

@@ -1,4 +1,4 @@
-"""Levels: the published ratios, what is locked, what is remembered, and what lies with the project."""
+"""Levels: the published ratios, what is locked, and what lies with the project."""
 
 from __future__ import annotations
 
@@ -12,28 +12,36 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.elastilm import elastic_profile, lora
-from repro.methods.elastilm.elastic_levels import TILE, anchors_of, sizes_at
+from repro.methods.elastilm.elastic_levels import anchors_of, sizes_at
 from repro.methods.elastilm.elastic_profile import ElasticProfile, Parts
 from repro.methods.elastilm.elastication import ElastiLM
 from repro.methods.elastilm.lora import Adapter, Lora
-from repro.methods.elastilm.submodels import LayerSizes, Order, reorder
-from repro.methods.elastilm.unit_importance import Measure, importance
-from repro.models.analysis.layers import block_elements, loss, losses_without
+from repro.methods.elastilm.submodels import Order, reorder
+from repro.methods.elastilm.unit_importance import importance
+from repro.models.analysis.layers import block_elements, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.linear import PlainLinear
 from repro.scenarios.serving.asked import read_model
 from tiny_dense import CORPUS, dense
 from tiny_elastic import apart, logits, masked
 from tiny_families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
+
+
 LLAMA_7B = DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048)
+
+
 LLAMA_3 = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336, 8192)
+
+
 SMOLLM2 = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536, 8192)
+
+
 ANCHORS = (0, 1, 4, 5, 7, 31)
+
 
 # Level, units and neurons of a layer, true ratio: from the release's arguments (32 layers, 6 locked).
 RELEASED = [
@@ -62,30 +70,6 @@ def test_a_level_by_the_papers_rule_has_its_share(config: DecoderConfig, level: 
     assert level - neuron < sizes_at(config, level, ()).true_ratio(config) <= level
 
 
-def test_the_smallest_level_stands_on_its_floor() -> None:
-    kept = sizes_at(SMOLLM2, 0.2, range(6))
-    assert set(kept.units[6:]) == {1}
-    assert set(kept.neurons[6:]) == {TILE}
-    assert kept.true_ratio(SMOLLM2) > 0.2
-
-
-def test_layers_that_are_not_there_cannot_be_locked() -> None:
-    with pytest.raises(InputError, match="of 30"):
-        sizes_at(SMOLLM2, 0.5, ANCHORS)
-
-
-def test_anchors_are_the_layers_that_are_missed_most() -> None:
-    losses = [5.0, 3.0, 3.5, 3.1, 4.0]
-    assert anchors_of(losses, 0.4) == (0, 4)
-    assert anchors_of(losses, 0.01) == (0,)
-    assert anchors_of(losses, 0.0) == ()
-
-
-def test_a_layer_is_left_to_prune() -> None:
-    with pytest.raises(InputError, match="leave one of them"):
-        LLMPruner(spare_first=4).compress(dense("llama-2"), CORPUS)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_level_is_the_model_without_its_least_important_units(family: str) -> None:
@@ -101,36 +85,6 @@ def test_a_level_is_the_model_without_its_least_important_units(family: str) -> 
         assert out.figures["true_ratio"] == pytest.approx(ratio)
         assert out.figures["locked_layers"] == " ".join(map(str, left))
         assert out.figures["lora_share"] == 0
-
-
-def test_the_whole_level_is_the_model_and_the_pruned_one_is_dense() -> None:
-    made = dense("qwen-3")
-    out = ElastiLM(level=1.0).compress(made, CORPUS)
-    assert out.figures["true_ratio"] == 1.0
-    assert apart(logits(out.decoder), logits(made)) < 1e-4
-    pruned = LLMPruner(level=0.5).compress(made, CORPUS).decoder
-    assert all(
-        isinstance(linear, PlainLinear) for layer in pruned.layers if layer for linear in layer.linears
-    )
-
-
-def test_all_levels_profile_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counted(*given: object) -> object:
-        calls.append(given)
-        return importance(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(elastic_profile, "importance", counted)
-    monkeypatch.setattr(elastic_profile, "_last_profile", {})
-    for level in (0.4, 0.6):
-        ElastiLM(level=level).compress(dense("llama-2"), CORPUS)
-        LLMPruner(level=level).compress(dense("llama-2"), CORPUS)
-    assert len(calls) == 1
-    ElastiLM().compress(dense("llama-2"), CORPUS[:1])
-    ElastiLM(aggregate="abs_sum").compress(dense("llama-2"), CORPUS[:1])
-    ElastiLM().compress(dense("llama-1"), CORPUS[:1])
-    assert len(calls) == 4
 
 
 def other_order(config: DecoderConfig) -> Order:
@@ -205,19 +159,6 @@ def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
     assert found.order.digest == said["order"]
     assert list(anchors_of(found.losses, 0.2)) == said["anchors"]
     assert elastic_profile.COMMITTED[said["fingerprint"]] == parts
-
-
-def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
-    made = dense("llama-2")
-    found = elastic_profile.profile_decoder(made, CORPUS, Measure())
-    elastic_profile.save(found, tmp_path / "p.safetensors")
-    back = elastic_profile.load(tmp_path / "p.safetensors")
-    assert back.order.digest == found.order.digest
-    assert (back.losses, back.full_loss) == (found.losses, found.full_loss)
-    assert found.full_loss == loss(made, CORPUS)
-    lora.save(Lora({}, LayerSizes.full(made.config), back.order.digest), tmp_path / "l.safetensors")
-    with pytest.raises(InputError, match="no profile"):
-        elastic_profile.load(tmp_path / "l.safetensors")
 
 
 @pytest.mark.slow

@@ -1,10 +1,9 @@
-"""A draft that computes in the gaps of a target's pass: what it is told of them, that it keeps to them."""
+"""A draft that computes in the gaps of a target's pass: it keeps to them, and nothing waits for ever."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -68,44 +67,21 @@ def test_a_draft_that_yields_never_keeps_the_target_waiting(
     assert within > 0 or rate > SLOW
 
 
-def test_a_gap_is_what_is_left_of_a_read() -> None:
-    target, _ = pair(1e6, Placement(resident=0.0, prefetch=0))
-    device, told = target.device, []
-
-    async def look() -> None:
-        text = Prefix.of([1])
-        told.append(target.engine.gap)
-        first = device.spawn(target.forward([text]))
-        told.append(target.engine.gap)
-        await first
-        device.spawn(target.forward([text.then(0)]))
-        told.append(target.engine.gap)
-        while told[-1] < inf:
-            await target.engine.gap_change
-            told.append(target.engine.gap)
-
-    device.play(look())
-    seconds = MODEL_COST.layer_bytes / 1e6
-    # It embeds, waits for each layer and computes it, projects, and is over.
-    assert told[:3] == [inf, 0.0, 0.0]
-    assert [gap for gap in told[3:] if gap] == pytest.approx([*[seconds] * 4, inf], rel=1e-3)
-
-
 class Failing:
     """A network that answers the first passes and then fails at a pass's end."""
 
     depth = 0
 
     def __init__(self, good: int) -> None:
-        self._leaves_ranges = good
+        self._good = good
 
     def start(self, prompt: Prefix) -> None:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        self._leaves_ranges -= 1
+        self._good -= 1
         rows = [Logits(None, ([0], [0.0])) for _ in wanted]
-        return KnownStep(rows) if self._leaves_ranges >= 0 else _Broken(rows)
+        return KnownStep(rows) if self._good >= 0 else _Broken(rows)
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from repro.core.errors import InputError
@@ -12,14 +10,12 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.methods.ghidorah.ghidorah import DividedDecoding, Ghidorah, MedusaEM, Plan
 from repro.methods.speculative.drafting.head_ranks import Calibration
-from repro.methods.speculative.drafting.verification_tree import VerificationTree
-from repro.methods.speculative.medusa import Medusa, TreeDecoding, draft_tree
+from repro.methods.speculative.medusa import Medusa, TreeDecoding
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.forward.network import KnownStep, Logits, NoNetwork, Step
+from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
-from repro.models.tokens.prefix import Prefix
 
 TARGET = Shape(layers=4, hidden=256, heads=8, kv_heads=8, head_dim=32, intermediate=704, vocab=512)
 HEADS = Shape.of_medusa(4, 256, 512, tied=True)
@@ -87,47 +83,6 @@ def test_dynamic_attention_is_no_slower_and_gains_with_the_context() -> None:
     gains = [float(str(static[f"attention_{n}"])) / float(str(dynamic[f"attention_{n}"])) for n in (64, 4096)]
     assert gains[0] >= 1
     assert gains[1] > max(gains[0], 1.1)
-
-
-def test_figures_tell_the_tree_and_the_division() -> None:
-    figures = plan(Ghidorah(width=4), machine()).figures
-    assert VerificationTree.parse(str(figures["tree"])).width == figures["chosen_width"] == 4
-    assert 0 < float(str(figures["other_share"])) < 1
-
-
-class Ranks:
-    """Heads that say tokens 10 h + rank at level h, whatever the text."""
-
-    depth = 1
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self._start = 0
-
-    def start(self, prompt: Prefix) -> None:
-        self._start = prompt.length
-
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        levels = [prefix.length - self._start - 1 for prefix in wanted]
-        self.asked += levels
-        return KnownStep(
-            [Logits(None, ([10 * level + rank for rank in range(10)], [-1.0] * 10)) for level in levels]
-        )
-
-    def keep(self, text: Prefix) -> None:
-        self._start = text.length - 1
-
-
-def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
-    device, _ = opened(machine())
-    heads = Ranks()
-    draft = Session(Engine("draft", device, ModelCost(HEADS, precision("fp16")), heads, RESIDENT))
-    draft.start(Prefix.of((1, 2)))
-    form = VerificationTree.parse("0;1;0.0;0.2;1.1;0.0.0")
-    tree = device.play(draft_tree(form, Prefix.of((1, 2, 3)), draft))
-    assert [tree.token(node) for node in range(1, len(tree))] == [0, 1, 10, 12, 11, 20]
-    assert tree.parents == [-1, 0, 0, 1, 1, 2, 3]
-    assert heads.asked == [0, 1, 2]
 
 
 def test_a_device_without_a_second_processor_is_said() -> None:

@@ -1,18 +1,16 @@
-"""Algorithm 1: against a literal transcription, its rule at every insertion and at the end, batches, bounds;
-and how far from the best of all subtrees it is."""
+"""Algorithm 1: against a literal transcription, batches, bounds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import exp, inf
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from repro.methods.lever import greedy_tree
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, GrownTree, Growth, grow_greedily, per
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.lever.token_gain import calibrate
@@ -146,55 +144,6 @@ def test_without_batches_it_is_the_algorithm_as_printed(kind: str) -> None:
     assert len(set(sizes)) >= 3, "trees of several sizes were compared"
 
 
-class Watched(greedy_tree._Growing):
-    """A construction that asserts its rule at each insertion and at its end."""
-
-    made: ClassVar[list[Watched]] = []
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.inserted = 0
-        self.made.append(self)
-
-    def frontier(self) -> Iterator[greedy_tree.Candidate]:
-        return (candidate for children in self._frontier.values() for candidate in children)
-
-    def insert(self, chosen: greedy_tree.Candidate) -> None:
-        assert self.rate(chosen) > self.average
-        assert all(self.rate(other) <= self.rate(chosen) for other in self.frontier())
-        self.inserted += 1
-        super().insert(chosen)
-
-    def finish(self, reason: str) -> GrownTree:
-        if reason == "rate":
-            assert all(self.rate(left) <= self.average for left in self.frontier())
-            # Not expanded, because not even a child that is certain would be inserted.
-            certain = (per(self._reach[node], self._marginal(False, False)) for node in self.waiting)
-            assert all(rate <= self.average for rate in certain)
-        return super().finish(reason)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 4])
-@pytest.mark.parametrize("kind", VERIFY)
-def test_the_rule_holds_at_every_insertion_and_at_the_end(
-    kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(greedy_tree, "_Growing", Watched)
-    Watched.made.clear()
-    for seed in SEEDS:
-        made = grown(Draft(seed), VERIFY[kind], batch=batch, depth=6, limit=70)
-        assert made.reason in ("rate", "frontier")
-        assert made.tree.parents[0] == -1
-        assert all(parent < node for node, parent in enumerate(made.tree.parents))
-        reach = [1.0] + [0.0] * (len(made.tree) - 1)
-        for node in range(1, len(made.tree)):
-            parent = made.tree.prefixes[made.tree.parents[node]]
-            assert made.tree.token(node) in made.candidates[parent], "a node comes from a candidate set"
-            reach[node] = made.tree.confidence(node)
-        assert made.gain == pytest.approx(sum(reach)), "the whole of Eq. 2, r being 1"
-    assert sum(watched.inserted for watched in Watched.made) > 30
-
-
 def free(nodes: int, on: str) -> float:
     return 0.0
 
@@ -244,13 +193,6 @@ def test_groups_go_to_the_wide_processor_and_save_time() -> None:
     assert saved > 0
 
 
-def test_the_first_choices_are_made_one_by_one() -> None:
-    """Early the leading branch is ahead of all others, and what comes next hangs on its end."""
-    draft = Draft(0, sharpness=4.0)
-    grown(draft, VERIFY["rows"], batch=8, depth=6, limit=70)
-    assert [len(nodes) for nodes, _ in draft.groups[:3]] == [1, 1, 1]
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("limit", [1, 2, 7])
 def test_bounds(limit: int, batch: int) -> None:
@@ -269,39 +211,11 @@ def test_bounds(limit: int, batch: int) -> None:
     assert "limit" in reasons
 
 
-def test_a_draft_that_runs_dry() -> None:
-    draft = Draft(0, width=1)
-    for batch in (1, 4):
-        made = grown(draft, scaled(0.0), batch=batch, depth=5)
-        assert (made.reason, len(made.tree)) == ("frontier", 6), "a chain whose rows cost nothing"
-
-
-def test_bare_root() -> None:
-    made = grown(Draft(0), scaled(50.0))
-    assert (len(made.tree), made.gain, made.reason) == (1, 1.0, "rate")
-    assert made.seconds == pytest.approx(51.0 + 0.01)
-    assert list(made.candidates) == [ROOT]
-
-
 def test_less_reliable_drafts_get_smaller_trees() -> None:
     sizes = [
         sum(len(grown(Draft(seed), VERIFY["rows"], r).tree) for seed in SEEDS) for r in (0.05, 0.3, 0.6, 1.0)
     ]
     assert sizes == sorted(set(sizes))
-
-
-def test_what_is_learned_of_the_draft() -> None:
-    """The root's pass stands for an expansion until there is one; a pass that was none teaches nothing."""
-    costs = CycleCosts(known(VERIFY["rows"]), DraftLatency(decay=0.5))
-    times = iter([0.04, 0.01, 0.01])
-    draft = Draft(0, seconds=lambda nodes, on: next(times, 0.0))
-    grown(draft, VERIFY["rows"], costs=costs, depth=6)
-    assert len(draft.groups) > 3
-    assert costs.draft.estimate("cpu", 1) == pytest.approx(0.0175)
-    again = Draft(1, seconds=lambda nodes, on: 1.0)
-    made = grown(again, scaled(9.0), costs=costs._replace(verify=known(scaled(9.0))))
-    assert dict(made.passes) == {"cpu": 1}
-    assert costs.draft.estimate("cpu", 1) == pytest.approx(0.0175), "not from a root that catches up"
 
 
 def test_impossible_candidates_are_never_inserted() -> None:
@@ -314,58 +228,3 @@ def test_impossible_candidates_are_never_inserted() -> None:
     made = asyncio.run(grow_greedily(ROOT, expand, costs, 1.0, Growth(depth=3)))
     assert sequences(made.tree) == [(), (1,), (1, 1), (1, 1, 1)]
     assert made.reason == "rate"
-
-
-# --- the best tree ------------------------------------------------------------------------------------------
-
-
-def subtrees(draft: Draft, depth: int, node: Path_ = ()) -> Iterator[frozenset[Path_]]:
-    """All subtrees that hold a node and lie below it."""
-    below: list[frozenset[Path_]] = [frozenset([node])]
-    for token, _ in draft.candidates(ROOT.extend(node)) if len(node) < depth else ():
-        below = [
-            tree | branch
-            for tree in below
-            for branch in [frozenset(), *subtrees(draft, depth, (*node, token))]
-        ]
-    return iter(below)
-
-
-def gap_to_the_best(draft: Draft, verify: Verify, depth: int, each: float) -> float:
-    """The share by which the greedy tree's rate is below that of the best of all subtrees."""
-
-    @cache
-    def reach(node: Path_) -> float:
-        if not node:
-            return 1.0
-        return reach(node[:-1]) * exp(dict(draft.candidates(ROOT.extend(node[:-1])))[node[-1]])
-
-    def rate(tree: frozenset[Path_]) -> float:
-        drafted = each * sum(len(node) < depth for node in tree)
-        return sum(map(reach, tree)) / (verify(len(tree), leaves(set(tree))) + drafted)
-
-    every = list(subtrees(draft, depth))
-    assert len(every) == len(set(every)) == (((1 + 1) ** 2 + 1) ** 2 + 1) ** 2
-    made = grown(draft, verify, depth=depth, limit=70)
-    own = frozenset(sequences(made.tree))
-    assert own in every
-    assert made.gain / made.seconds == pytest.approx(rate(own))
-    return 1 - rate(own) / max(map(rate, every))
-
-
-def test_greedy_is_never_above_the_best_and_mostly_near() -> None:
-    drafts = [Draft(seed, width=2, sharpness=1.0 + seed % 3) for seed in range(15)]
-    gaps = [gap_to_the_best(draft, verify, 3, 0.01) for draft in drafts for verify in VERIFY.values()]
-    assert min(gaps) > -1e-9
-    assert sum(gaps) / len(gaps) < 0.03
-    assert sum(gap < 1e-9 for gap in gaps) / len(gaps) > 0.5
-
-
-def test_a_pass_runs_where_measured_passes_took_less_time() -> None:
-    costs, growth = DraftLatency(), Growth(switch=0)
-    for nodes in (1, 4):
-        costs.observe("cpu", nodes, 5.0 * nodes)
-        costs.observe("npu", nodes, 11.0 + nodes)
-    assert [growth.processor(nodes, costs) for nodes in (1, 3, 4)] == ["cpu", "npu", "npu"]
-    assert growth.processor(2, DraftLatency()) == "cpu"
-    assert Growth(switch=3).processor(2, costs) == "cpu"

@@ -13,19 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from repro.core.errors import InputError
-from repro.methods.ghidorah import tensor_parallel
 from repro.methods.ghidorah.division import RealDivision, attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
 from repro.methods.ghidorah.tensor_parallel import (
-    ColumnSplit,
     DividedDecoder,
-    Part,
-    RowSplit,
     divided_linears,
-    split_linear,
 )
-from repro.methods.ghidorah.tree_kernels import Partial, TreePattern
+from repro.methods.ghidorah.tree_kernels import TreePattern
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
@@ -34,15 +28,21 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import PlainLinear, fastest_linear
 from tiny import alone, here, model_cost_of
 from tiny_families import FAMILIES, write
 
 CPU = torch.device("cpu")
+
+
 TREES = ([-1], [-1, 0, 1, 2], [-1, 0, 0, 0, 1, 1, 2, 4, 4], [-1, *range(8), *range(8)])
+
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
+
 gpu = pytest.mark.gpu
+
+
 both = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=gpu)], ids=str)
 
 
@@ -69,51 +69,6 @@ def logits(decoder: Decoder, parents: Sequence[int], context: int) -> Tensor:
         seen = torch.cat((torch.ones(len(parents), context, dtype=torch.bool), ~pattern.hidden_mask), 1)
         positions = context + torch.tensor(depths, device=device)
         return decoder.forward(tokens[context:], positions, seen.to(device), store)
-
-
-@both
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("biased", [True, False])
-def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: float, biased: bool) -> None:
-    chance = torch.Generator().manual_seed(0)
-    weight = torch.randn(12, 10, generator=chance).to(device)
-    whole = PlainLinear(weight, torch.randn(12, generator=chance).to(device) if biased else None)
-    x, parts = torch.randn(5, 10, generator=chance).to(device), [Part(device, 1 - share), Part(CPU, share)]
-    for cut in (
-        split_linear(whole, parts),
-        split_linear(whole, parts, blocks=2),
-        split_linear(whole, parts, axis="rows"),
-    ):
-        torch.testing.assert_close(cut(x), whole(x), **CLOSE)
-        assert cut(x).device == x.device
-
-
-def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:
-    whole = PlainLinear(torch.arange(16.0).view(8, 2))
-    parts = [Part(CPU, 0.75), Part(CPU, 0.25)]
-    cut = split_linear(whole, parts, blocks=2)
-    assert isinstance(cut, ColumnSplit)
-    assert [(part.start, part.end) for part in cut.parts] == [(0, 3), (3, 4)]
-    assert torch.equal(cut.parts[1].linear(torch.eye(2)), whole.weight[[3, 7]].t())
-
-
-def test_only_one_of_two_partial_sums_has_the_bias() -> None:
-    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, axis="rows")
-    assert isinstance(cut, RowSplit)
-    assert cut(torch.ones(1, 4)).tolist() == [[1.0, 1.0, 1.0]]
-
-
-def test_what_cannot_be_divided_says_so() -> None:
-    whole, halves = PlainLinear(torch.ones(4, 4)), [Part(CPU, 0.5), Part(CPU, 0.5)]
-    with pytest.raises(InputError, match=r"\[0.5, 0.4\].*make up 1"):
-        split_linear(whole, [Part(CPU, 0.5), Part(CPU, 0.4)])
-    with pytest.raises(InputError, match=r"'heads'.*columns, rows"):
-        split_linear(whole, halves, axis="heads")
-    with pytest.raises(TypeError, match="cannot be stored"):
-        split_linear(whole, halves).tensors()
-    if not isinstance(fastest_linear(whole), PlainLinear):
-        with pytest.raises(InputError, match="packed=False"):
-            split_linear(fastest_linear(whole), halves)
 
 
 @both
@@ -148,23 +103,6 @@ def test_any_division_of_any_tree_gives_the_same_logits(
     torch.testing.assert_close(logits(divided, parents, context), logits(whole, parents, context), **CLOSE)
 
 
-def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a tree behind a text, columns from `left` on; of a prompt or a single row, nothing."""
-    asked: list[tuple[int, int]] = []
-    real = tensor_parallel.attend_tree
-
-    def watched(pattern: TreePattern, *rest: object) -> Partial:
-        asked.append((pattern.width, pattern.pair_count))
-        return real(pattern, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(tensor_parallel, "attend_tree", watched)
-    divided = DividedDecoder(plain("llama-2"), Split(0.0, dense_keys=1))
-    logits(divided, [-1], 5)
-    assert asked == []
-    logits(divided, [-1, 0, 0, 1], 5)
-    assert asked == [(4, 4)] * divided.config.layers
-
-
 @both
 def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
     """Trees behind a text, kept and gone on from, by changing divisions."""
@@ -182,22 +120,6 @@ def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
             network.keep(children[2])
         torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), **CLOSE)
         text = children[2].then(6)
-
-
-def test_beside_a_cpu_linears_stay_whole() -> None:
-    network = DecoderNetwork(plain("llama-2"))
-    RealDivision(network).divide(Split(0.5, "megatron", dense_keys=2))
-    assert network.decoder.layers == plain("llama-2").layers
-    assert isinstance(network.decoder, DividedDecoder)
-    assert network.decoder.split == Split(0.0, dense_keys=2)
-
-
-@both
-def test_attention_can_be_rehearsed(device: torch.device) -> None:
-    network = DecoderNetwork(plain("llama-2", device))
-    RealDivision(network).divide(Split(0.25, keys=0.5, dense_keys=1))
-    assert isinstance(network.decoder, DividedDecoder)
-    network.decoder.rehearse(AttentionExtent(4, 100, [1, 2, 2, 3]))
 
 
 def test_a_real_session_divides_within_its_ops() -> None:

@@ -6,7 +6,6 @@ from itertools import pairwise, product
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 
 
@@ -46,16 +45,6 @@ def test_unseen_shapes_by_hand() -> None:
     assert late.estimate(2, 2) == 10.0, "smaller than all that was seen: no cheaper"
 
 
-def test_an_estimate_between_two_is_never_above_the_larger_one() -> None:
-    seen = profile((1, 1, 10.0), (10, 1, 10.1), (20, 1, 50.0), penalty=1.0)
-    assert [seen.estimate(rows, 1) for rows in range(4, 11)] == [pytest.approx(10.1)] * 7
-
-
-def test_one_row_count_says_that_all_of_its_time_is_by_rows() -> None:
-    seen = profile((4, 1, 8.0), penalty=0.0)
-    assert [seen.estimate(rows, 1) for rows in (1, 4, 5, 8)] == [8.0, 8.0, 10.0, 16.0]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_without_noise_estimates_rise_with_rows_and_leaves_and_are_not_too_low(seed: int) -> None:
     chance = random.Random(seed)
@@ -78,25 +67,6 @@ def test_without_noise_estimates_rise_with_rows_and_leaves_and_are_not_too_low(s
     assert seen.estimate(50, 1) > truth(50, 1) + 1e-3 * row, "beyond what was seen it is careful"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_with_noise_estimates_fall_only_where_measurements_did(seed: int) -> None:
-    chance = random.Random(seed)
-    known = sorted(chance.sample(range(1, 31), 8))
-    seen = profile(*((rows, 1, chance.random()) for rows in known))
-    assert sum(seen.estimate(high, 1) < seen.estimate(low, 1) for low, high in pairwise(known)) > 0
-    for low, high in pairwise(known):
-        assert rises(seen.estimate(rows, 1) for rows in range(low, high))
-    assert rises(seen.estimate(rows, 1) for rows in range(known[-1], 60))
-    assert all(seen.estimate(rows, leaves) >= 0 for rows, leaves in product(range(1, 60), range(1, 20)))
-
-
-def test_an_empty_profile_says_so() -> None:
-    assert LatencyProfile().empty
-    assert not profile((1, 1, 1.0)).empty
-    with pytest.raises(RuntimeError, match="give it offline measurements"):
-        LatencyProfile().estimate(1, 1)
-
-
 def test_the_draft_by_processor() -> None:
     draft = DraftLatency(decay=0.5)
     assert draft.empty
@@ -109,18 +79,3 @@ def test_the_draft_by_processor() -> None:
     draft.observe("npu", 4, 5.0)
     assert draft.estimate("npu", 4) == 4.0
     assert draft.estimate("cpu", 1) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [({"decay": 1.0}, "decay is 1.0"), ({"penalty": -0.1}, "penalty is -0.1")],
-)
-def test_impossible_settings_are_refused(given: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        LatencyProfile(**given)
-
-
-@pytest.mark.parametrize("measured", [(0, 1, 1.0), (1, 0, 1.0), (1, 1, -1.0)])
-def test_a_measurement_of_no_pass_is_refused(measured: tuple[int, int, float]) -> None:
-    with pytest.raises(InputError, match="is no pass"):
-        profile(measured)

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.level import layers_at, most_important
+from repro.methods.compression.level import layers_at
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.laco import Laco, Merge, _Trials, merge_layers
 from repro.methods.compression.pruning.whole_layers import Layerwise, ShortGpt
@@ -42,31 +41,9 @@ def test_at_level_1_nothing_changes(name: str, family: str) -> None:
     assert (found.figures["true_ratio"], found.figures["kept_layers"]) == (1.0, 4)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_given_decoder_stays_as_it_is(name: str) -> None:
-    made = dense("llama-2")
-    before = logits(made).clone()
-    compressed(name, made, level=0.5)
-    assert torch.equal(logits(made), before)
-
-
 def test_layers_at_a_level_are_rounded_down_and_never_none() -> None:
     assert [layers_at(level, 10) for level in (0.01, 0.2, 0.3, 0.7, 0.99, 1.0)] == [1, 2, 3, 7, 9, 10]
     assert [layers_at(0.1 * k, 30) for k in range(1, 11)] == [3 * k for k in range(1, 11)]
-
-
-def places_of(left: Decoder, whole: Decoder) -> list[int]:
-    """Which layers of the whole are left."""
-    return [i for layer in left.layers for i, one in enumerate(whole.layers) if one is layer]
-
-
-def test_the_least_important_go_first_and_the_rest_keep_their_order() -> None:
-    made = dense("llama-2")
-    for level, kept in ((0.75, (0, 2, 3)), (0.5, (0, 3)), (0.25, (3,))):
-        left = most_important(made, [2.0, 0.0, 1.0, 5.0], level)
-        assert places_of(left, made) == list(kept)
-    equal = most_important(made, [1.0] * 4, 0.5)
-    assert places_of(equal, made) == [2, 3]
 
 
 @pytest.mark.parametrize("level", [0.75, 0.5, 0.2])
@@ -153,14 +130,6 @@ def test_no_more_than_the_level_is_left_but_never_nothing(level: float, joint: b
     assert logits(found.decoder).isfinite().all()
 
 
-def test_a_layer_that_lost_both_halves_is_gone() -> None:
-    """And the others keep their kind of attention."""
-    made = silent(silent(dense("gemma-3"), 0, "out", "down"), 1, "out")
-    found = AttnDrop(0.6, joint=True).compress(made, CORPUS)
-    assert found.decoder.config.layers == 3
-    assert found.decoder.config.sliding == made.config.sliding[1:]
-
-
 def test_merged_layers_are_the_base_plus_the_differences_to_it() -> None:
     made = dense("qwen-2.5")  # its queries, keys and values have a bias
     found = merge_layers(made, Merge(1, 2))
@@ -226,26 +195,3 @@ def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
     cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
     assert found == float(torch.stack(cosines).mean())
     assert trials.layer_count == 3
-
-
-def test_only_the_first_texts_are_looked_at() -> None:
-    made, noise = dense("llama-2"), torch.tensor([7, 7, 7, 7])
-    few, more = (Laco(0.5, texts=1).compress(made, given) for given in ([CORPUS[0]], [CORPUS[0], noise]))
-    assert torch.equal(logits(few.decoder), logits(more.decoder))
-    assert few.figures == more.figures
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"lowest": 2}, "lowest is 2, and 2 layers are to be left; choose 0 to 1"),
-    ],
-)
-def test_settings_with_which_no_merge_would_be_tried_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        Laco(**fields).compress(dense("llama-2"), CORPUS)
-
-
-def test_layers_are_merged_on_a_corpus() -> None:
-    with pytest.raises(InputError, match=r"corpus\.texts"):
-        Laco().compress(dense("llama-2"), [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.methods.probes.left_out import LeftOut, carrying_share
 from repro.models.analysis.layers import loss, losses_without
 from tiny_dense import CORPUS, dense
@@ -28,8 +27,3 @@ def test_a_layer_s_figures_are_those_of_the_losses() -> None:
 )
 def test_the_layers_that_carry_most_of_the_increase(raised: list[float], share: float) -> None:
     assert carrying_share(raised) == pytest.approx(share)
-
-
-def test_a_layer_that_there_is_not_is_named() -> None:
-    with pytest.raises(InputError, match="0 to 3"):
-        LeftOut(4).look(dense("llama-2"), (), TEXTS)

@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concurrency import most_at_once
-from repro.core.errors import InputError
 from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, NPU
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.methods.mllm_npu.scheduling import ORDERS
-from repro.methods.mllm_npu.subgraphs import subgraphs
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.engine import Engine
@@ -80,13 +78,6 @@ def test_the_text_is_the_targets_own_however_it_is_cut(
     assert generation.tokens == plain(made, Request("a", prompt, max_tokens=4))
 
 
-def test_naive_offloading_says_the_same() -> None:
-    made, prompt = decoder(FAMILY), tuple(range(11))
-    naive = MllmNpu(chunks=False, shadow=False, order="in_order")
-    generation, _, _ = served(naive, prompt, DecoderNetwork(made), model_cost_of(made), max_tokens=4)
-    assert generation.tokens == plain(made, Request("a", prompt, max_tokens=4))
-
-
 @given(tokens=st.lists(st.integers(0, 30), min_size=1, max_size=23), chunk=st.integers(1, 9))
 @settings(max_examples=15, deadline=None)
 def test_logits_of_chunks_are_those_of_the_whole_prompt(tokens: list[int], chunk: int) -> None:
@@ -138,23 +129,6 @@ def test_a_processor_does_one_subgraph_at_a_time_and_decoding_is_the_cpus() -> N
     assert {s.on for s in decoding} == {CPU}
 
 
-def test_what_is_profiled_is_what_runs() -> None:
-    method = MllmNpu(chunk=32, pruned=0.5)
-    device = EmulatedDevice(machine())
-    target = Session(
-        Engine("target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"])
-    )
-    device.play(method.prepare(device, {"target": target}))
-    arrangement: Any = target.engine.arrangement
-    target.start(Prefix.of((0,) * 160))
-    before = device.now
-    device.play(target.forward([Prefix.of((0,) * 160)]))
-    parts = subgraphs(target.engine.model_cost, arrangement.layout, 160)
-    took = {s.name: s.seconds for s in device.trace if s.start >= before}
-    for part in parts:
-        assert arrangement.profile.seconds(part.op) == pytest.approx(took[part.op.name], rel=1e-6), part
-
-
 def test_linears_beyond_all_sessions_run_on_the_cpu() -> None:
     """What the engine's sessions address counts; `window` takes its place."""
     held = ModelCost(SHAPE, precision("int8")).layer_bytes * SHAPE.layers
@@ -177,35 +151,3 @@ def test_every_product_pays_the_start() -> None:
     npu = [float(str(s.figures["chunk_npu_seconds"])) for s in (without, starts)]
     assert npu[1] - npu[0] == pytest.approx(7 * 0.25 * SHAPE.layers)
     assert starts.figures["chunk_cpu_seconds"] == pytest.approx(without.figures["chunk_cpu_seconds"])
-
-
-def test_hot_channels_and_buffers_take_memory() -> None:
-    _, device, serving = served(MllmNpu(chunk=64, pruned=0.5, hot=0.1), (0,) * 64)
-    taken = float(str(serving.figures["shadow_bytes"])) + float(str(serving.figures["graph_buffers"]))
-    assert serving.figures["shadow_layers"] == 3
-    assert device.memory.in_use == pytest.approx(taken)
-
-
-def test_without_an_npu_the_fastest_processor_stands_in() -> None:
-    made, prompt = decoder(FAMILY), tuple(range(11))
-    method = MllmNpu(chunk=4)
-    device = EmulatedDevice(toy(processors={CPU: processor()}))
-    (placement,) = method.places().values()
-    target = Session(Engine("target", device, model_cost_of(made), DecoderNetwork(made), placement))
-    serving = device.play(method.prepare(device, {"target": target}))
-    target.start(Prefix.of(prompt))
-    request = Request("a", prompt, max_tokens=4)
-    generation = device.play(serving.serve(request, device, {"target": target}))
-    assert generation.tokens == plain(made, request)
-    assert device.substituted == {NPU: CPU}
-
-
-@pytest.mark.parametrize(
-    ("settings_", "sentence"),
-    [
-        ({"chunks": False}, "a prompt without chunks has one order"),
-    ],
-)
-def test_bad_settings_are_said(settings_: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        MllmNpu(**settings_)

@@ -38,13 +38,6 @@ async def _run(measure: Callable[[float], Awaitable[float]], start: float) -> tu
     return await adjust(measure, start)
 
 
-def test_adjusting_never_leaves_the_start_for_something_slower() -> None:
-    async def flat(share: float) -> float:
-        return 1.0
-
-    assert asyncio.run(_run(flat, 0.4)) == (0.4, 1.0)
-
-
 def test_shares_between_contexts_lie_between_theirs() -> None:
     table = ByContext((100, 300), (0.0, 0.5), (1.0, 2.0))
     assert [table.at(context) for context in (50, 100, 200, 300, 900)] == [0.0, 0.0, 0.25, 0.5, 0.5]

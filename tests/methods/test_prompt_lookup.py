@@ -53,10 +53,3 @@ def test_a_repeated_text_takes_a_verification_for_eleven_tokens() -> None:
     assert [(r.drafted, r.rows, r.emitted, r.reason) for r in generation.rounds] == [
         (10, 11, 11, "length")
     ] * 3
-
-
-def test_a_text_without_repetition_takes_a_verification_a_token() -> None:
-    generation = answer(
-        PromptLookup(), Request("", (1,), 9), EmulatedDevice(FREE_MACHINE), {"target": Counting(50, 0)}
-    )
-    assert [(r.drafted, r.rows, r.emitted, r.reason) for r in generation.rounds] == [(0, 1, 1, "text")] * 8

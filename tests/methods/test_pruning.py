@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from repro.core.errors import InputError
 from repro.methods.lever.exit_predictor import Candidates
 from repro.methods.lever.pruning import EarlyExit, PruningRule
 from repro.models.tokens.prefix import Prefix
@@ -53,21 +52,10 @@ def test_shares_are_of_all_candidates_and_shadows_lower_them() -> None:
     assert alone == pytest.approx([1, 6 / 7, 1 / 7, 0.8, 0.2, 1, 1])
 
 
-def test_the_temperature_flattens() -> None:
-    tree, candidates, scores = forked()
-    values = replace(BARE, temperature=2.0).values(tree, candidates, scores)
-    roots = [math.sqrt(share) for share in (0.6, 0.1, 0.3)]
-    assert values[1] == pytest.approx(roots[0] / sum(roots))
-
-
 def test_a_removed_child_takes_its_branch_along() -> None:
     assert BARE.keep(*forked()) == [0, 1]  # node 5's own share is high, but node 2 is gone
     assert replace(BARE, threshold=0.08).keep(*forked()) == [0, 1, 2, 3, 5, 6]
     assert replace(BARE, threshold=0.0).keep(*forked()) == list(range(7))
-
-
-def test_without_shadows_an_only_child_always_stays() -> None:
-    assert replace(BARE, shadow=False).keep(*forked()) == [0, 1, 3, 6]
 
 
 def test_the_backbone_follows_the_best_child_to_a_leaf_or_its_depth() -> None:
@@ -88,13 +76,6 @@ def test_a_pruning_that_leaves_too_little_is_rejected() -> None:
     assert replace(WHOLE, least_nodes=5).keep(*forked()) == list(range(7))
     assert replace(WHOLE, least_leaves=2).keep(*forked()) == list(range(7))
     assert replace(WHOLE, least_nodes=5, safeguards=False).keep(*forked()) == [0, 1]
-
-
-def test_draws_of_one_token_share_its_fate() -> None:
-    tree = TokenTree(Prefix.of([7]))
-    for _ in range(2):
-        tree.grow(0, 1, distribution=torch.ones(10) / 10)
-    assert BARE.values(tree, [(1, 2), (), ()], [shares(0.4, 0.6), [], []]) == pytest.approx([1, 0.4, 0.4])
 
 
 def random_case(seed: int) -> tuple[TokenTree, list[Candidates], list[list[float]]]:
@@ -141,42 +122,7 @@ def test_what_is_kept_is_a_tree_with_its_backbone(seed: int) -> None:
     assert set(higher) <= set(bare)
 
 
-def test_a_child_that_is_no_candidate_is_named() -> None:
-    with pytest.raises(InputError, match=r"children \[2\]"):
-        BARE.keep(a_tree((0, 1), (0, 2)), [(1,), (), ()], [shares(1.0), [], []])
-
-
-class Told:
-    """A predictor whose score of a token is what the row says there."""
-
-    layer = 3
-
-    def scores(
-        self, prefixes: list[Prefix], candidates: list[Candidates], hidden: Callable[[], Tensor]
-    ) -> list[list[float]]:
-        return [row[list(tokens)].tolist() for row, tokens in zip(hidden(), candidates, strict=True)]
-
-
-def pruner(rule: PruningRule) -> EarlyExit:
-    def proposed(prefix: Prefix) -> Candidates:
-        return (1, 4) if prefix.length == 1 else ()
-
-    return EarlyExit(Told(), rule, proposed)  # type: ignore[arg-type]
-
-
-def test_the_pruner_scores_the_drafts_candidates_and_all_children() -> None:
-    tree = a_tree((0, 1), (0, 2), (1, 3))
-    exit_after_three = pruner(BARE)
-    assert exit_after_three.layer == 3
-    assert exit_after_three.candidates(tree) == [(1, 4, 2), (3,), (), ()]
-    hidden = torch.zeros(4, 10)
-    hidden[0, 1], hidden[0, 4] = 2.0, 1.0
-    assert exit_after_three.keep(tree, lambda: hidden) == [0, 1, 3]
-    assert pruner(replace(BARE, threshold=0.05)).keep(tree, lambda: hidden) == [0, 1, 2, 3]
-
-
-def test_the_pruner_says_how_much_it_scores() -> None:
-    tree = a_tree((0, 1), (0, 2), (1, 1))
-    assert pruner(BARE).score_count(tree) == 4
-    assert pruner(replace(BARE, shadow=False)).candidates(tree) == [(1, 2), (1,), (), ()]
-    assert pruner(BARE).score_count(TokenTree(Prefix.of([7]))) == 0
+def test_the_drafts_candidates_are_scored_beside_all_children() -> None:
+    predictor: Any = SimpleNamespace(layer=3)
+    pruner = EarlyExit(predictor, BARE, lambda prefix: (1, 4) if prefix.length == 1 else ())
+    assert pruner.candidates(a_tree((0, 1), (0, 2), (1, 3))) == [(1, 4, 2), (3,), (), ()]

@@ -1,11 +1,9 @@
-"""What services switch, what their levels take on a device, what lies in memory, and their targets."""
+"""What services switch, what their levels take on a device, and what lies in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import pairwise
 
 import pytest
 
@@ -16,35 +14,36 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import FLASH, Op
 from repro.methods.base import Request
+from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.elastilm.elastic_levels import sizes_at
 from repro.methods.elastilm.uneven_cost import config_of_shape
 from repro.methods.plain.autoregressive import decode
 from repro.methods.serving import llmlingua2
 from repro.methods.serving.service import profile_of
-from repro.methods.serving.service_profile import DeviceProfile
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Relayout
-from repro.models.costs.model_cost import ModelCost
+from repro.methods.serving.systems.services import PfsService, halves_at
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.families import config_of
 from repro.reports.reference.reference import load_cells
-from repro.scenarios.serving.asked import read_model
-from tiny import toy
+from tiny import model_cost_of, toy
+from tiny_dense import CORPUS, dense
 from tiny_services import (
+    ATTENTION,
     FAMILY,
     HELD,
     LAYER,
-    NAMES,
+    MLP,
     PREDICTORS,
     SEVEN,
     TABLES,
+    built,
     default,
     moved,
-    of_conf,
     shape,
     system,
 )
@@ -64,11 +63,6 @@ def test_each_system_pays_its_own_switch() -> None:
     assert moved(system("laco", ideal=True), 0.5) == moved(system("pfs", ideal=True), small) == {}
     with pytest.raises(InputError, match=r"fetched is 0\.5"):
         Relayout(0.5)
-
-
-def test_a_pointer_is_a_launch_a_matrix() -> None:
-    (op,) = default("elastilm").switching.ops(default("elastilm").levels[1.0], "cpu")
-    assert (op.launches, op.bytes) == (32 * 7, 0.0)
 
 
 def test_a_measured_pointer_takes_two_milliseconds_and_predicts_the_switch() -> None:
@@ -121,26 +115,6 @@ def phone(name: str) -> Machine:
 # --- profiles
 
 
-@cache
-def profile(name: str) -> DeviceProfile:
-    return profile_of(default(name), EmulatedDevice(toy()), (1, 64, 256))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -> None:
-    found = profile(name)
-    for n in found.full.prompts:
-        assert found.full.prefill_at(n) == pytest.approx(profile("full").full.prefill_at(n), rel=1e-9)
-        assert found.full.step_at(n) == pytest.approx(profile("full").full.step_at(n), rel=1e-9)
-    by_size = [found.levels[level] for level in sorted(found.levels)]
-    for small, large in pairwise(by_size):
-        for n in found.full.prompts:
-            assert name == "llmlingua2_cs" or small.prefill_at(n).seconds < large.prefill_at(n).seconds
-            assert small.step_at(n).seconds < large.step_at(n).seconds
-    if 1.0 in found.levels:
-        assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
-
-
 def test_a_profile_says_what_decoding_takes() -> None:
     found, lengths = default("elastilm"), tuple(range(1, 33))
     toy_profile = profile_of(found, EmulatedDevice(toy()), lengths)
@@ -152,26 +126,6 @@ def test_a_profile_says_what_decoding_takes() -> None:
         costs = toy_profile.costs(level, 24, 6, level)
         assert made.first - made.arrived == pytest.approx(costs.ttft, rel=1e-9)
         assert (made.ended - made.first) / 5 == pytest.approx(costs.tpot, rel=1e-9)
-
-
-def test_switches_on_the_toy_machine() -> None:
-    longest = {name: max(one.switch.seconds for one in profile(name).levels.values()) for name in NAMES}
-    assert longest["layerwise"] == 0.0
-    assert longest["elastilm"] < longest["llm_pruner"] < longest["pfs"]
-    assert longest["pfs"] == pytest.approx(1e-6 + 2 * shape("opt_6_7b").parameters / 1e8)
-
-
-def test_sparse_steps_show_in_the_profile_and_prefills_do_not() -> None:
-    found = profile("llmlingua2_cs")
-    for level in LEVELS[:-1]:
-        pairs = zip(found.levels[level].prefill, found.full.prefill, strict=True)
-        assert all(own == pytest.approx(full, rel=1e-9) for own, full in pairs)
-    step = default("llmlingua2_cs").steps[0.5]
-    machine_ = toy()
-    read = step.layers(32, 1, 64)[1] + step.head(1)[1] + step.embed(1)[1]
-    launches = 34 * machine_.processors["cpu"].launch
-    spent = found.levels[0.5].step_at(64).seconds
-    assert spent == pytest.approx(launches + read / machine_.processors["cpu"].bandwidth, rel=1e-6)
 
 
 # --- memory
@@ -195,43 +149,76 @@ def test_what_lies_in_memory() -> None:
     assert system("llmlingua2_cs", scorer="random").weights == HELD + 2 * PREDICTORS
 
 
-def test_keys_and_values_of_the_largest_level_lie_beside_weights() -> None:
-    cache = 2 * 2 * 1000 * 32 * 4096
-    assert default("elastilm").resident_bytes(1000) == default("elastilm").weights + cache
-    assert default("full").resident_bytes(0) == HELD
-    as_wide_and_deep = default("pfs").weights + cache  # OPT-6.7B as LLaMA-7B
-    assert default("pfs").resident_bytes(1000) == as_wide_and_deep
+# --- levels
 
 
-# --- targets
-
-LLAMA = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
-LLAMA |= {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "tie_word_embeddings": False,
-}
-SEVENTH = {**LLAMA, "intermediate_size": 11008, "vocab_size": 32000}
-EIGHTH = {**LLAMA, "intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8}
-ORCA = {**SEVENTH, "num_hidden_layers": 26, "hidden_size": 3200, "intermediate_size": 8640}
-TARGETS = {
-    "llama_7b_fp16": ("llama_7b", SEVENTH),
-    "vicuna_7b_fp16": ("vicuna_7b", SEVENTH),
-    "llama3_8b_fp16": ("llama3_8b", EIGHTH),
-    "llama3_8b_instruct_fp16": ("llama3_8b_instruct", EIGHTH),
-    "orca_mini_3b_fp16": ("orca_mini_3b", ORCA),
-}
-"""The paper's models, their own checkpoints, and what these checkpoints' published configurations say."""
+@pytest.mark.parametrize("name", ["laco", "layerwise", "shortgpt"])
+def test_whole_layers_are_left_out(name: str) -> None:
+    counts = [model_cost.shape.layers for model_cost in default(name).levels.values()]
+    assert counts == [6, 9, 12, 16, 19, 22, 25, 28, 32]
+    assert default(name).levels[0.5].layers(16, 3, 50) == SEVEN.layers(16, 3, 50)
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_targets_own_checkpoint_has_the_shape_that_is_billed(name: str) -> None:
-    checkpoint, raw = TARGETS[name]
-    assert of_conf("model", "checkpoint", checkpoint)["shares_embeddings_with"] is None
-    found = read_model(name)
-    assert found.shape is not None
-    own, billed = config_of(raw), config_of_shape(found.shape)
-    same = ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "gated", "tied")
-    assert [getattr(own, one) for one in same] == [getattr(billed, one) for one in same]
-    assert found.precision == "fp16"
+# Attention is 33.2% of a layer, so that ten of 32 are a tenth of all; without any, 66.8% are left.
+HALVES = {1.0: (32, 32), 0.9: (22, 32), 0.8: (12, 32), 0.7: (3, 32), 0.6: (0, 28), 0.5: (0, 23), 0.2: (0, 9)}
+
+
+@pytest.mark.parametrize("level", HALVES)
+def test_attention_goes_before_mlps(level: float) -> None:
+    attention, mlps = HALVES[level]
+    assert halves_at(SEVEN.shape, level) == (attention, mlps)
+    model_cost = default("attn_drop").levels[level]
+    weights = attention * ATTENTION + mlps * MLP
+    assert weights <= level * 32 * LAYER
+    assert model_cost.model_bytes == 2 * (weights + TABLES)
+    flops, read = model_cost.layers(model_cost.shape.layers, 7, 100)
+    assert model_cost.shape.layers == max(attention, mlps)
+    assert flops == 2 * 7 * weights + 4 * 7 * 100 * 4096 * attention
+    assert read == 2 * (weights + 2 * 107 * 4096 * attention)
+    assert model_cost.cache_bytes(9) == 2 * 2 * 9 * 4096 * attention
+
+
+@pytest.mark.parametrize("level", [0.9, 0.7, 0.5, 0.3, 0.01])
+@pytest.mark.parametrize("family", ["llama-2", "llama-3.1", "qwen-3"])
+def test_as_many_halves_are_billed_as_really_stay(family: str, level: float) -> None:
+    made = dense(family)
+    figures = AttnDrop(level).compress(made, CORPUS).figures
+    assert halves_at(model_cost_of(made).shape, level) == (figures["kept_attention"], figures["kept_mlps"])
+
+
+def test_a_level_of_pfs_is_a_model_by_its_share() -> None:
+    found = default("pfs")
+    assert list(found.models.values()) == list(PfsService.family)
+    assert list(found.levels) == pytest.approx([0.0184, 0.0525, 0.195, 0.392, 0.986], rel=0.01)
+    for level, name in found.models.items():
+        assert found.levels[level] == FAMILY[name]
+        assert level == FAMILY[name].shape.parameters / SEVEN.shape.parameters
+    assert found.full == SEVEN
+    with pytest.raises(InputError, match="opt_125m_fp16"):
+        built("pfs").system(SEVEN)
+
+
+# --- sparse steps
+
+
+def test_prompts_are_read_whole_and_steps_are_sparse() -> None:
+    found = default("llmlingua2_cs")
+    assert set(found.levels.values()) == {SEVEN}
+    assert tuple(found.steps) == LEVELS[:-1]
+    flops, read = found.steps[0.5].layers(32, 1, 100)
+    computed = 32 * (ATTENTION + 3 * 4096 * 5504) + PREDICTORS
+    assert flops == 2 * computed + 4 * 100 * 4096 * 32
+    assert read == 2 * (computed + 2 * 101 * 4096 * 32)
+
+
+def test_llmlingua2_reads_a_prompt_chunk_by_chunk() -> None:
+    weights = 12 * (4 * 768**2 + 2 * 768 * 3072)
+    assert weights + 768 * 119547 == llmlingua2.ENCODER.parameters
+    ops = llmlingua2.scoring(1030, "cpu", precision("fp16"))
+    assert [op.rows for op in ops] == [512, 512, 12]
+    assert ops[2].flops == 2 * 12 * weights + 12 * 4 * 12 * 12 * 768
+    assert ops[2].bytes == 2 * (weights + 12 * 2 * 12 * 768 + 12 * 768)
+    assert llmlingua2.scoring(0, "cpu", precision("fp16")) == ()
+    (beside_int8,) = llmlingua2.scoring(10, "npu", precision("int8"))
+    assert beside_int8.precision == "int8"
+    assert beside_int8.bytes == weights + 2 * 12 * 2 * 12 * 768 + 12 * 768, "activations keep 16 bits"

@@ -12,9 +12,6 @@ import pytest
 import torch
 import transformers as hf
 
-import tiny_encdec
-from repro.core.errors import InputError
-from repro.device.emulated import EmulatedDevice
 from repro.methods.sti.shard_plan import (
     FULL,
     Layers,
@@ -22,21 +19,18 @@ from repro.methods.sti.shard_plan import (
     ShardPlan,
     StagePace,
     layer_ranges,
-    pass_seconds,
     plan,
     stored_bits,
 )
 from repro.methods.sti.shard_rank import importance
-from repro.methods.sti.sharded_model import shard_model, sharded_decoder
+from repro.methods.sti.sharded_model import sharded_decoder
 from repro.models.quantization import dictionary_rounding as shards
 from repro.models.runtime.model import Model, ModelConfig
-from repro.models.runtime.placement import RESIDENT, STREAMED
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.families import config_of
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import PlainLinear
-from tiny import here, toy
 from tiny_checkpoints import write_tokenizer
 from tiny_families import write
 
@@ -54,18 +48,6 @@ def planned(latency: float, ranks: Sequence[Sequence[float]] = FLAT, preload: fl
     return plan(Sharding((2, 4), latency, preload), ranks, LAYERS, pace())
 
 
-def test_a_pass_overlaps_reading_and_computing() -> None:
-    # Read until 30, compute until 40; the second is there at 60, the third at 61, before its turn at 70.
-    assert pass_seconds([30, 30, 1], [0, 0, 0], pace()) == 80
-    # One slot: each read waits until the layer before has computed.
-    assert pass_seconds([30, 30, 1], [0, 0, 0], pace(ahead=0)) == 40 + 40 + 11
-    # What is in memory takes no slot: reading the last one starts with the pass.
-    assert pass_seconds([0, 0, 25], [0, 0, 0], pace(ahead=0)) == 35
-    # Slots bind: the third read waits until the first layer has computed, at 11, and is there at 26.
-    assert pass_seconds([1, 1, 15], [0, 0, 0], pace()) == 36
-    assert pass_seconds([1, 1, 15], [0, 0, 0], pace(ahead=2)) == 31
-
-
 def test_both_stages_by_hand() -> None:
     assert stored_bits(4) == 4 + 0.001 * 64
     whole = 320 + 320 + 10
@@ -81,13 +63,6 @@ def test_both_stages_by_hand() -> None:
     assert planned(0.5, [[0.2, 0.4], [0.3, 0.0]]).widths == ((4, FULL), (4, 4))
 
 
-def test_the_second_stage_takes_the_widest_that_fits() -> None:
-    # 2 bits: 20.64 a layer, 51.28 in all; 4 bits cost 10 more a shard. 78 seconds: 2 shards wider.
-    found = planned(78 / 650, [[0.1, 0.2], [0.3, 0.4]])
-    assert found.widths == ((2, 2), (4, 4))
-    assert found.seconds == pytest.approx(71.28)
-
-
 def test_no_prefix_of_loads_is_late() -> None:
     """STI's accumulated budgets: loads up to a layer are over when the layers after leave no time to wait."""
     for latency in (0.1, 0.3, 0.5, 0.7):
@@ -95,14 +70,6 @@ def test_no_prefix_of_loads_is_late() -> None:
         for layer in range(2):
             budget = found.target - 10 * (2 - layer)
             assert sum(found.loads[: layer + 1]) <= budget + 1e-9
-
-
-def test_the_whole_model_where_there_is_time() -> None:
-    found = planned(1.0)
-    assert found.widths == ((FULL, FULL), (FULL, FULL))
-    assert found.bits == 32
-    assert found.unpacking == (0, 0)
-    assert found.loads == (320, 320)
 
 
 def test_too_little_time_gives_the_narrowest_and_says_so() -> None:
@@ -132,13 +99,6 @@ def test_more_time_never_means_fewer_bits() -> None:
     assert bits[0] < 3
     assert bits[-1] == 32
     assert all(found.seconds <= found.target * 1.001 for found in plans if found.bits > stored_bits(2))
-
-
-def test_widths_beyond_what_the_model_stores_are_not_used() -> None:
-    four_bits = Layers(layer_bytes=45.0, bits=4.5)
-    found = plan(Sharding((2, 5, 6), 1.0, 0.0), FLAT, four_bits, pace())
-    assert found.widths == ((FULL, FULL), (FULL, FULL))
-    assert plan(Sharding((5, 6), 0.01, 0.0), FLAT, four_bits, pace()).bits == 4.5
 
 
 def test_real_layers_stand_for_billed_ones() -> None:
@@ -253,15 +213,6 @@ def test_shards_that_say_nothing_matter_nothing(
     assert importance(folder, "float32", config, whole.ends, range(30), 2) == [[7.0]], "measured once"
 
 
-def test_rounded_weights_have_no_shards(folder: Path) -> None:
-    with pytest.raises(InputError, match="float32 or bfloat16"):
-        shards.require_dense("int4")
-    with pytest.raises(InputError, match="only dense linears"):
-        shards.round_shards(
-            next(weights.layers(folder, "int4")), config_of(weights.read_config(folder)), [2, 2]
-        )
-
-
 def model_of(folder: Path, rounded: int | None) -> Model:
     place = {"name": "tiny", "folder": str(folder), "hub": None, "wheel": None, "store": "float32"}
     checkpoint = {**place, "shares_embeddings_with": None, "licence": "none"}
@@ -283,22 +234,3 @@ def test_a_model_file_may_round_all_layers_and_is_then_another_model(folder: Pat
     for model in (whole, coarse, coarse):
         model.memo(tmp_path).close()
     assert len(list((tmp_path / "memo").glob("*.sqlite"))) == 2
-
-
-def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="rounded is 9; it must be null or a whole number from 2 to 8"):
-        model_of(folder, 9)
-    coarse, device = model_of(folder, 3), here()
-    with pytest.raises(
-        InputError, match="would stream tiny's layers as they are stored, not rounded to 3 bits"
-    ):
-        coarse.local_session("draft", device, STREAMED)
-    coarse.local_session("draft", device, RESIDENT).engine.close()
-    device.close()
-    with pytest.raises(
-        InputError, match="tiny is rounded to 3 bits, and shards are rounded from whole weights"
-    ):
-        shard_model(coarse, Sharding((2,), 1.0, 0.0), EmulatedDevice(toy()), STREAMED)
-    tiny_encdec.write("t5", tmp_path)
-    with pytest.raises(InputError, match="tiny is an encoder-decoder, and rounded=3 is for decoders"):
-        model_of(tmp_path, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,16 +15,14 @@ from repro.methods.lever.exit_predictor import Candidates, ExitScores
 from repro.methods.lever.lever import PROJECTIONS, SCHEDULES, Lever
 from repro.methods.lever.sparing_verifier import SparingVerifier
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network
+from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer.decoder import Decoder
-from tiny import DEVICES, NoisedNetwork, alone, answer, decoder, model_cost_of, plain, toy
+from tiny import DEVICES, NoisedNetwork, alone, decoder, model_cost_of, plain, toy
 
 FAMILY = "llama-3.1"
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -121,19 +118,6 @@ def test_what_was_dropped_half_way_leaves_no_trace(
         assert torch.allclose(row.logits, alone(made, prefix.tokens()), atol=1e-4)
 
 
-def test_a_dropped_node_that_was_right_is_computed_again() -> None:
-    made, device = decoder(FAMILY), EmulatedDevice(toy())
-    root = Prefix.of(PROMPT).then(7)
-    tree = TokenTree(root)
-    right = tree.grow(0, int(alone(made, root.tokens()).argmax()))
-    wrong = tree.grow(0, (tree.token(right) + 1) % made.config.vocab)
-    session = begun(made, DecoderNetwork(made), device, tree=tree)
-    verification = device.play(session.verify(tree, Greedy(), SparingVerifier(Chosen(lambda _: [0, wrong]))))
-    assert verification.text is tree.prefixes[right]
-    (row,) = device.play(session.forward([verification.text]))
-    assert torch.allclose(row.logits, alone(made, verification.text.tokens()), atol=1e-4)
-
-
 @pytest.mark.parametrize("place", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Placement) -> None:
     made, device = decoder(FAMILY), EmulatedDevice(toy())
@@ -150,37 +134,6 @@ def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Plac
     assert max(rows for name, rows in layers if "3" in name) == kept
     assert [s.rows for s in spans if s.kind == "head"] == [1] * len(verification.path)
     assert [s.rows for s in spans if s.kind == "prune"] == [len(tree)]
-
-
-def test_a_memo_says_the_same_and_computes_nothing(tmp_path: Path) -> None:
-    made, tree = decoder(FAMILY), a_tree(decoder(FAMILY), 5)
-    """A pruner that knows its scores (`ExitScores`) asks for no hidden states."""
-    memo, verdicts = LogitCache(tmp_path / "rows.sqlite"), []
-    for network in (DecoderNetwork(made), DecoderNetwork(made), Unasked(made)):
-        device = EmulatedDevice(toy())
-        remembered = MemoNetwork(network, memo)
-        session = begun(made, remembered, device, tree=tree)
-        pruner = Chosen(some(5), reads_hidden=not isinstance(network, Unasked))
-        verdicts.append(device.play(session.verify(tree, Greedy(), SparingVerifier(pruner, on_demand=True))))
-    assert verdicts[0][:3] == verdicts[1][:3] == verdicts[2][:3]
-    memo.close()
-
-
-class Unasked(DecoderNetwork):
-    """A network that must not compute."""
-
-    def begin(self, wanted: object, branches: object = ()) -> KnownStep:
-        raise AssertionError("the memo knew all of this")
-
-
-def test_a_pass_that_was_left_half_way_leaves_no_trace() -> None:
-    made = decoder(FAMILY)
-    network = DecoderNetwork(made)
-    half = network.begin([Prefix.of(PROMPT)])
-    half.layers(0, 2)
-    whole = network.begin([Prefix.of(PROMPT[:5])])
-    whole.layers(0, made.config.layers)
-    assert torch.allclose(whole.rows()[0].logits, alone(made, PROMPT[:5]), atol=1e-4)
 
 
 class Scores(ExitScores):
@@ -231,19 +184,3 @@ def test_levers_text_is_the_targets(changes: dict[str, object], strength: float)
         if method.pruning == "off":
             assert all(r.possible == r.accepted for r in rounds)
         assert sum(r.emitted for r in rounds) + 1 == len(made_of.tokens)
-
-
-def test_lever_samples_when_it_is_asked_to() -> None:
-    made = decoder(FAMILY)
-    asked = [Request("", PROMPT, 8, sampling=Sampling(1.0), seed=seed) for seed in (1, 1, 2)]
-    networks = {"target": DecoderNetwork(made), "draft": DecoderNetwork(made)}
-    model_costs = dict.fromkeys(networks, model_cost_of(made))
-    texts = [
-        answer(Lever(pruning="off"), r, EmulatedDevice(toy()), networks, model_costs).tokens for r in asked
-    ]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_a_known_step_has_no_hidden_rows() -> None:
-    with pytest.raises(RuntimeError, match="only a decoder"):
-        KnownStep([Logits(None, ([0], [0.0]))]).hidden()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
-from repro.methods.ghidorah.division import attend, divide
-from repro.methods.ghidorah.partition import FORMS, AttentionExtent, Split, attention, stages
+from repro.methods.ghidorah.division import divide
+from repro.methods.ghidorah.partition import AttentionExtent, Split, attention, stages
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
@@ -79,19 +76,6 @@ def test_megatron_attends_densely_and_adds_up_twice() -> None:
     assert layer[1][0].bytes == layer[3][0].bytes == 3 * 3 * 64 * 2
 
 
-def test_a_row_sees_its_ancestors_and_itself() -> None:
-    root = Prefix.of((1, 2))
-    a, b = root.then(3), root.then(4)
-    assert AttentionExtent.of([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
-    assert AttentionExtent(4, 7, [1, 2, 2, 3]).pairs == 8
-
-
-def test_two_equal_processors_halve_a_pass() -> None:
-    alone = pass_seconds(device(), None)
-    split = pass_seconds(device(), Split(0.5, keys=0.5))
-    assert 0.5 * alone < split < 0.53 * alone  # looking a row up is not divided, nor is the tree's attention
-
-
 def test_synchronization_is_paid_before_every_stage() -> None:
     free, paid = (pass_seconds(device(sync), Split(0.5)) for sync in (0.0, 1e-3))
     assert paid - free == pytest.approx(1e-3 * (5 * SHAPE.layers + 1))
@@ -105,26 +89,3 @@ def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
     assert moved == pytest.approx(MODEL_COST.layer_bytes * SHAPE.layers)
     rates = sum(span.bytes for span in machine.trace.spans) / slow
     assert rates <= 1.2e8 * (1 + 1e-9)
-
-
-def test_attention_alone_takes_what_its_slower_half_takes() -> None:
-    machine = device()
-    session = Session(Engine("target", machine, MODEL_COST, NoNetwork(), RESIDENT))
-    divide(session, Split(0.5, keys=0.25))
-    look = AttentionExtent(8, 1000, [1] * 8)
-    machine.play(attend(session, look))
-    here = max(p.flops / 1e9 for p in attention(MODEL_COST, Split(0.5, keys=0.25), look) if not p.other)
-    assert machine.now == pytest.approx(here)
-
-
-def test_what_cannot_be_divided_is_said() -> None:
-    session = Session(Engine("target", device(), MODEL_COST, NoNetwork(), Placement(resident=0.5)))
-    with pytest.raises(InputError, match="decoder in memory"):
-        divide(session, Split(0.5))
-    with pytest.raises(RuntimeError, match="not divided"):
-        device().play(attend(session, AttentionExtent(1, 1, [1])))
-    with pytest.raises(InputError, match=r"share is 1\.5"):
-        Split(1.5)
-    with pytest.raises(InputError, match=r"'rows'.*columns"):
-        Split(0.5, "rows")
-    assert replace(Split(0.5), form="megatron").form in FORMS

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from repro.core.errors import InputError
-from repro.device.cost import Curve, Flash
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
-from repro.methods.sti import sharded_model
-from repro.methods.sti.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
-from repro.methods.sti.sharded_model import CONTEXT, pace, shard_model
+from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, plan, stored_bits
+from repro.methods.sti.sharded_model import CONTEXT, pace
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
-from tiny import MODEL_COST, SHAPE, toy
+from tiny import MODEL_COST, toy
 from tiny_project import Project, write_project
 
 STI = ("method=sti", "method.preload=0", "max_tokens=24", "format=computed", "engine=own")
@@ -77,14 +72,6 @@ def test_more_time_brings_it_nearer_to_the_target(project: Project) -> None:
         assert number(record, "time_per_token") <= 1.01 * number(record, "latency_target")
 
 
-def test_prompts_side_by_side_say_what_they_say_one_by_one(project: Project, tmp_path: Path) -> None:
-    asked = (*STI, "method.latency=0.7", "prompts=3")
-    together, alone = project.record(*asked), project.apart(tmp_path / "alone", "memo=false").record(*asked)
-    for name in ("exact_match", "rouge_l_tokens", "time_per_token", "shard_bits"):
-        assert together.values[name] == alone.values[name], name
-    assert 0 < number(together, "rouge_l_tokens") < 100
-
-
 def test_a_buffer_is_held_and_not_read_again(project: Project) -> None:
     without = project.record(*STI, "method.latency=1")
     buffered = project.record(*STI, "method.latency=1", "method.preload=0.5")
@@ -92,21 +79,6 @@ def test_a_buffer_is_held_and_not_read_again(project: Project) -> None:
     assert buffered.values["shards_preloaded_bytes"] == LAYER_BYTES
     held = [record.provenance.memory["emulated_dram"] for record in (without, buffered)]
     assert held[1] - held[0] == LAYER_BYTES
-
-
-def test_what_was_said_of_one_plan_is_remembered_for_it_alone(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    narrow = (*STI, "method.latency=0.01", "method.widths=[3]")
-    first = project.record(*narrow)
-    assert project.record("method=std", "max_tokens=24").values["exact_match"] == 1
-
-    def never(*_: Any) -> None:
-        raise AssertionError("weights were rounded although every row is remembered")
-
-    monkeypatch.setattr(sharded_model, "sharded_decoder", never)
-    again = project.record(*narrow, "sweep=force")
-    assert again.values == first.values
 
 
 def test_where_shards_cannot_be(project: Project) -> None:
@@ -146,38 +118,3 @@ def test_a_pass_takes_what_was_planned(latency: float, preload: float, prefetch:
     assert seconds == pytest.approx(found.seconds, rel=1e-9)
     expected = [size for size in found.loads if size] + ([] if keeps else [MODEL_COST.head(1)[1]])
     assert [span.bytes for span in reads] == expected
-
-
-def test_rounded_shards_are_made_whole_again_in_memory() -> None:
-    """What a layer moves beyond its costs is the narrow shard and the whole one that comes of it."""
-    device = EmulatedDevice(toy())
-    placement = Placement(resident=0.0)
-    shard = MODEL_COST.layer_bytes / 2
-    narrow = shard * stored_bits(2) / 32
-    found = ShardPlan(
-        widths=((2, FULL),) * 4,
-        bits=0.0,
-        loads=(narrow + shard,) * 4,
-        unpacking=(narrow + shard,) * 4,
-        preloaded=0.0,
-        seconds=0.0,
-        target=0.0,
-    )
-    _, reads = passed(placement, found, device)
-    layers = [span for span in device.trace.spans if span.kind == "layer"][4:]
-    assert [span.bytes for span in reads] == [narrow + shard] * 4
-    assert [s.bytes for s in layers] == [MODEL_COST.layers(1, 1, CONTEXT)[1] + narrow + shard] * 4
-    whole = replace(found, unpacking=(0.0,) * 4)
-    passed(placement, whole, device)
-    assert device.trace.spans[-3].bytes < layers[0].bytes
-
-
-def test_a_model_of_costs_alone_has_a_plan() -> None:
-    """Its shards are its key-value heads, and those of the first layers are the first to be wider."""
-    model = Model(ModelConfig("costs", None, SHAPE, "fp32", "float32"))
-    device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, 1e7),)))))
-    there = shard_model(model, Sharding((2,), 0.6, 0.0), device, Placement(resident=0.0))
-    assert [len(row) for row in there.plan.widths] == [SHAPE.kv_heads] * SHAPE.layers
-    flat = [width for row in there.plan.widths for width in row]
-    assert flat == sorted(flat, reverse=True)
-    assert set(flat) == {2, FULL}

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU
 from repro.methods.mllm_npu.subgraphs import (
     ATTENTION,
@@ -23,7 +22,6 @@ from repro.methods.mllm_npu.subgraphs import (
     beyond,
     graphs,
     layers_at_ends,
-    shadow_bytes,
     shadowed_as_measured,
     shadowed_at_ends,
     static_buffers,
@@ -69,12 +67,6 @@ def test_attention_of_all_chunks_is_that_of_a_prompt_under_a_mask_of_chunks() ->
     assert all(p.op.on == CPU and p.op.precision == "fp32" for p in parts if p.stage == ATTENTION)
 
 
-def test_without_chunks_a_prompt_is_one_chunk_of_its_own_length() -> None:
-    parts = subgraphs(MODEL_COST, Layout(0), 37)
-    assert {part.chunk for part in parts} == {0}
-    assert {part.op.rows for part in parts} == {37}
-
-
 def layers_shadowed(*layers: int, outliers: float = 0.1) -> Shadowed:
     """All linears of some layers, a stage each."""
     return {(layer, stage): outliers for layer in layers for stage in LINEARS}
@@ -107,11 +99,6 @@ def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> Non
     assert {parts[i].op.kind for i in attention.parents} == {"linear", "shadow"}
     synced = {(part.layer, part.stage) for part in parts if part.op.synced}
     assert synced == {(1, "attention"), (1, "post_norm"), (2, "norm")}
-
-
-def test_no_outlier_is_read_when_all_are_in_memory() -> None:
-    parts = subgraphs(MODEL_COST, Layout(8, shadowed=layers_shadowed(0)), 8)
-    assert {part.op.on for part in parts} == {CPU, NPU}
 
 
 def test_linears_that_keep_outliers_of_their_own_have_shadows_of_their_own_shares() -> None:
@@ -166,27 +153,3 @@ def test_qwens_graphs_are_those_of_section_3_2() -> None:
     assert (known.total, known.shared) == (144, 120)
     assert (known.built, known.separate) == (120 + 4 * 24, 4 * 144)
     assert known.bytes_saved == pytest.approx(3 * 24 * (QWEN.layer_bytes + 256 * static_buffers(QWEN.shape)))
-
-
-def test_one_chunk_saves_nothing() -> None:
-    known = graphs(QWEN, 256, 200)
-    assert known.bytes_saved == 0
-    assert known.built == known.separate == 144
-
-
-def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> None:
-    layout = Layout(8, shadowed=layers_shadowed(0, 2))
-    assert shadow_bytes(MODEL_COST, layout, 0.5) == 2 * 0.5 * 4 * SHAPE.layer_weights
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (lambda: Layout(-1), "a chunk has -1 rows"),
-        (lambda: Layout(shadowed={(0, QKV): 1.5}), r"outliers is 1\.5; it is a share"),
-        (lambda: shadowed_at_ends(4, 2.0, 0.1), r"pruned is 2\.0"),
-    ],
-)
-def test_bad_settings_are_said(wrong: type[Layout], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        wrong()

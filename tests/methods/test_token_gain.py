@@ -1,35 +1,9 @@
 """The reliability factor and what it makes of a draft's probabilities."""
 
-import random
-
 import pytest
 
-from repro.core.errors import InputError
 from repro.methods.lever.token_gain import LEAST, Reliability, calibrate, candidate_hits
 from repro.models.tokens.prefix import Prefix
-
-
-def candidate_sets(count: int) -> list[list[float]]:
-    chance = random.Random(0)
-    sets = []
-    for _ in range(count):
-        weights = [chance.random() ** 3 for _ in range(chance.randint(1, 8))]
-        claimed = chance.random()
-        sets.append(sorted((claimed * w / sum(weights) for w in weights), reverse=True))
-    return sets
-
-
-@pytest.mark.parametrize("reliability", [LEAST, 0.3, 0.9, 1.0])
-def test_calibration_keeps_ratios_and_claims_no_more_than_the_reliability(reliability: float) -> None:
-    lowered = 0
-    for given in candidate_sets(200):
-        likely = calibrate(given, reliability)
-        assert likely == sorted(likely, reverse=True)
-        assert sum(likely) == pytest.approx(min(sum(given), reliability))
-        assert all(0 <= now <= before for now, before in zip(likely, given, strict=True))
-        assert all(a * given[0] == pytest.approx(b * likely[0]) for a, b in zip(likely, given, strict=True))
-        lowered += likely != given
-    assert lowered == sum(sum(given) > reliability for given in candidate_sets(200))
 
 
 def test_calibration_by_hand() -> None:
@@ -69,16 +43,3 @@ def test_hits_are_those_of_the_accepted_path_and_of_the_fallback_token() -> None
     assert candidate_hits(candidates, root, first.then(4)) == [True, False]
     assert candidate_hits(candidates, root, first.then(6).then(8)) == [True, True], "6 was not expanded"
     assert candidate_hits({}, root, first) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"decay": 1.0}, "the reliability's decay is 1.0"),
-        ({"first_factor": 0.0}, "the first reliability is 0.0"),
-        ({"first_factor": 1.5}, "the first reliability is 1.5"),
-    ],
-)
-def test_impossible_settings_are_refused(given: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        Reliability(**given)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from repro.core.errors import InputError
-from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compare_kernels
-from repro.methods.ghidorah.tree_kernels import FORMS, TreePattern, kernel
+from repro.methods.ghidorah.tree_attention import TreeAttention, compare_kernels
+from repro.methods.ghidorah.tree_kernels import FORMS
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.models.tokens.prefix import Prefix
-from tiny import TableNetwork, here, toy
+from tiny import TableNetwork, here
 from tiny_heads import VOCAB, TableHeads, beside
 
 KNOWN = Calibration(((0.5, 0.3), (0.4, 0.2)))
@@ -24,16 +20,6 @@ def test_ratios_are_of_kernels_in_the_same_round() -> None:
     assert found["optimized_over_naive"] == found["optimized_over_naive_high"] == 3.0
     assert found["optimized_over_dense"] == 2.0
     assert (found["optimized_over_dense_low"], found["optimized_over_dense_high"]) == (1.6, 2.4)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_work_is_both_products(form: str) -> None:
-    device, pattern = here(), TreePattern.of_parents([-1, 0, 0, 1])
-    work = Work.of(kernel(form), pattern, heads=2, head_dim=8)
-    assert work.weights.shape == ((2, 4, 4) if form == "dense" else (2, pattern.pair_count))
-    assert float(work.weights.sum(-1)[0][..., None].sum()) > 0
-    assert device.play(work.seconds(device)) > 0
-    assert [span.kind for span in device.trace.spans] == ["kernel"]
 
 
 def test_the_same_tree_is_timed_and_decoded_with() -> None:
@@ -55,10 +41,3 @@ def test_the_same_tree_is_timed_and_decoded_with() -> None:
         own.append(int(network.logits(text).argmax()))
         text = text.then(own[-1])
     assert written == own
-
-
-def test_an_emulated_device_runs_no_kernel() -> None:
-    device, sessions = beside(TableNetwork(VOCAB), TableHeads(2), 2, EmulatedDevice(toy()))
-    sessions["draft"].beside = KNOWN
-    with pytest.raises(InputError, match="toy runs no kernel for real; choose device=local_cpu"):
-        device.play(TreeAttention(width=4, heads=2, head_dim=8, rounds=2).prepare(device, sessions))

@@ -12,14 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from repro.core.errors import InputError
 from repro.methods.ghidorah import tree_kernels
 from repro.methods.ghidorah.tree_kernels import (
     FORMS,
-    Partial,
     TreePattern,
     attend_tree,
-    cached_pattern,
     kernel,
     merge,
 )
@@ -56,42 +53,6 @@ def reference(parents: Sequence[int], queries: Tensor, keys: Tensor, scale: floa
     keys = keys.repeat_interleave(queries.shape[1] // len(keys), 0).double()
     scores = queries.transpose(0, 1).double() @ keys.transpose(1, 2) * scale
     return scores.masked_fill(~seen(parents), -torch.inf)
-
-
-@pytest.mark.parametrize(("parents", "listed"), [(CHAIN, 10), (STAR, 7), (BRANCHED, 18), ([-1], 1)])
-def test_a_pattern_lists_each_node_with_its_ancestors(parents: list[int], listed: int) -> None:
-    pattern = TreePattern.of_parents(parents)
-    assert pattern.pair_count == listed
-    assert torch.equal(~pattern.hidden_mask, seen(parents))
-    assert [pattern.rows.tolist().count(row) for row in range(len(parents))] == pattern.starts.diff().tolist()
-    for row in range(len(parents)):
-        mine = pattern.cols[pattern.starts[row] : pattern.starts[row + 1]].tolist()
-        assert mine == seen(parents)[row].nonzero().flatten().tolist()
-
-
-def test_a_pattern_beyond_some_columns_keeps_their_numbers() -> None:
-    pattern = TreePattern.of_parents(BRANCHED).beyond(2)
-    assert pattern.cols.tolist() == [2, 3, 4, 2, 5, 3, 6]
-    assert pattern.starts.tolist() == [0, 0, 0, 1, 2, 3, 5, 7]
-
-
-def test_a_pattern_is_made_once_for_all_trees_of_its_form() -> None:
-    assert cached_pattern(seen(BRANCHED)) is cached_pattern(seen(list(BRANCHED)))
-    assert cached_pattern(seen(BRANCHED), 1) is not cached_pattern(seen(BRANCHED))
-    assert (
-        cached_pattern(seen(BRANCHED), 1).cols.tolist()
-        == TreePattern.of_parents(BRANCHED).beyond(1).cols.tolist()
-    )
-
-
-def test_a_parent_comes_first() -> None:
-    with pytest.raises(InputError, match="node 1's parent is 2"):
-        TreePattern.of_parents([-1, 2, 0])
-
-
-def test_another_form_is_refused() -> None:
-    with pytest.raises(InputError, match=r"blocked.*dense, naive, optimized"):
-        kernel("blocked")
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
@@ -152,15 +113,6 @@ def test_attention_in_one_call_knows_its_own_sums(
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
-def test_parts_that_see_nothing_count_for_nothing(compiled: bool) -> None:
-    least = torch.finfo(torch.float32).min
-    empty = Partial(torch.zeros(1, 1, 2), torch.full((1, 1, 1), least), torch.zeros(1, 1, 1))
-    real = Partial(torch.tensor([[[2.0, 4.0]]]), torch.full((1, 1, 1), -3.0), torch.full((1, 1, 1), 2.0))
-    for parts in ([empty, real], [real, empty], [real], [empty, real, empty]):
-        assert merge(parts, compiled).tolist() == [[[1.0, 2.0]]]
-
-
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
 @settings(max_examples=20, deadline=None)
 @given(parents=trees(), left=st.integers(0, 24), dim=st.sampled_from([8, 64]), seed=st.integers(0, 99))
 def test_two_parts_are_the_whole(compiled: bool, parents: list[int], left: int, dim: int, seed: int) -> None:
@@ -175,17 +127,6 @@ def test_two_parts_are_the_whole(compiled: bool, parents: list[int], left: int, 
     )
     found = merge(parts, compiled).double()
     torch.testing.assert_close(found, expected.transpose(0, 1), rtol=1e-5, atol=1e-5)
-
-
-def test_rows_that_lie_apart_in_memory_are_the_same_rows() -> None:
-    """A decoder's queries, keys and values are views of one product and of the cache."""
-    queries, keys, values = rows(BRANCHED, 4, 2, 64, 0)
-    joint = torch.cat((queries, queries), 1)
-    cached = torch.cat((keys, keys, values), 1)
-    pattern = TreePattern.of_parents(BRANCHED)
-    apart = attend_tree(pattern, joint[:, :4], cached[:, 7:14], cached[:, 14:], 0.2)
-    for ours, theirs in zip(apart, attend_tree(pattern, queries, keys, values, 0.2), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 @pytest.fixture
@@ -205,15 +146,4 @@ def test_without_numba_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, given, here, wanted, level)
 
     monkeypatch.setattr(builtins, "__import__", lacking)
-    assert kernel("optimized").loops is None
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_where_the_loops_do_not_compile_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from repro.methods.ghidorah import tree_loops
-
-    def refused(*_: object) -> None:
-        raise tree_loops.NumbaError("this processor is unknown")
-
-    monkeypatch.setattr(tree_loops, "attention", refused)
     assert kernel("optimized").loops is None

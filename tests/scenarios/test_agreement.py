@@ -15,7 +15,6 @@ from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import coin
 from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.tokens.prefix import Prefix
-from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation import scenario as generation
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import alone
@@ -23,22 +22,13 @@ from tiny_project import Project, write_project
 
 TABLE1 = "edgellm.table1.truthful_qa"
 MATCH = f"calibrate_draft_to={TABLE1}"
-SHAPE = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab"), 8)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = write_project(tmp_path_factory.mktemp("project"))
-    rows = [
-        {
-            "task_id": f"T/{i}",
-            "prompt": f"def f{i}(x):\n",
-            "canonical_solution": "",
-            "test": "",
-            "entry_point": "f",
-        }
-        for i in range(9)
-    ]
+    blank = {"canonical_solution": "", "test": "", "entry_point": "f"}
+    rows = [{"task_id": f"T/{i}", "prompt": f"def f{i}(x):\n", **blank} for i in range(9)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (made.root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return made.apart(made.out, "max_tokens=40", "calibration_prompts=3")
@@ -117,68 +107,22 @@ def test_matched_speculation_is_lossless_and_accepts_more(project: Project, meth
     assert "draft_correctness" not in native.values
 
 
-def test_choices_alone_leave_the_draft_its_confidences(project: Project) -> None:
-    """The same first choices, hence the same chains; EdgeLLM's trees end elsewhere."""
-    for method in ("chain_sd", "edgellm"):
-        calibrated, choices = (
-            project.record(f"method={method}", MATCH, *more) for more in ((), ("draft_calibration=choices",))
-        )
-        assert calibrated.key != choices.key
-        assert choices.provenance.matched is not None
-        assert choices.provenance.matched["temperature"] == 1.0
-        lengths = [one.values["acceptance_length"] for one in (calibrated, choices)]
-        assert (lengths[0] == lengths[1]) == (method == "chain_sd")
-
-
-def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
-    phones = [
-        project.record("method=chain_sd", MATCH, f"device={device}", "memo=false")
-        for device in ("oneplus_12", "redmi_k60_pro")
-    ]
-    names = ("acceptance_length", "acceptance_histogram", "target_calls")
-    assert [phones[0].values[n] for n in names] == [phones[1].values[n] for n in names]
-    assert phones[0].provenance.matched == phones[1].provenance.matched
-
-
-def test_a_method_without_a_draft_is_the_same_cell(project: Project) -> None:
-    cells = [GenerationScenario(project.config("method=std", *more)) for more in ((), (MATCH,))]
-    assert cells[0].key == cells[1].key
-    assert [cell.labels["agreement"] for cell in cells] == ["native", "native"]
-
-
 def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> None:
     def key(*more: str) -> str:
         return GenerationScenario(project.config("method=corrected", MATCH, *more)).key
 
-    assert (
-        len(
-            {
-                key(),
-                key("calibrate_draft_to=edgellm.table1.squad"),
-                key("calibration_prompts=4"),
-                key("seed=1"),
-            }
-        )
-        == 4
-    )
+    changes = "calibrate_draft_to=edgellm.table1.squad", "calibration_prompts=4", "seed=1"
+    assert len({key(), *map(key, changes)}) == 4
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         ((f"calibrate_draft_to={TABLE1}s",), f"'{TABLE1}s'.*{TABLE1}"),
-        (
-            ("calibrate_draft_to=edgellm.table4.mt5_large.squad.draft",),
-            "single published agreement.*edgellm.table1.squad",
-        ),
         (("calibrate_draft_to=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
         ((MATCH, "device=local_cpu"), "real device would have to pay"),
         ((MATCH, "sampling.temperature=0.7"), r"temperature is 0\.7"),
-        (
-            (MATCH, "calibration_prompts=8"),
-            "'humaneval' has 9 rows, and rows 2 to 9 were asked for: calibrate_draft_to needs more rows",
-        ),
-        ((MATCH, "calibration_prompts=0"), "calibration_prompts is 0"),
+        ((MATCH, "calibration_prompts=8"), "'humaneval' has 9 rows, and rows 2 to 9 were asked for"),
     ],
 )
 def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
@@ -186,29 +130,21 @@ def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, 
         _ = GenerationScenario(project.config("method=chain_sd", *overrides)).key
 
 
-def test_costs_alone_have_no_agreement(project: Project) -> None:
-    config = project.config("method=chain_sd", MATCH)
-    config["draft"] |= {"checkpoint": None, "shape": SHAPE}
-    with pytest.raises(InputError, match=f"{config['draft']['name']} has no checkpoint"):
-        GenerationScenario(config)
-
-
 def test_of_several_drafts_the_first_alone_is_matched(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the rows that are compared with stored ones, and in the answers."""
-    made, opened = generation._matched_network, []
+    made, matched_roles = generation._matched_network, []
 
     def noted(cell: Any, model: Any, role: str, matched: Any, network: Any) -> Any:
-        opened.append((role, matched is not None))
+        matched_roles.extend([role] * (matched is not None))
         return made(cell, model, role, matched, network)
 
     monkeypatch.setattr(generation, "_matched_network", noted)
     second = override("draft_2.checkpoint.folder", project.root / "draft")
-    own = "draft_2.checkpoint.shares_embeddings_with=null"
-    drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, own)
+    alone = "draft_2.checkpoint.shares_embeddings_with=null"
+    drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, alone)
     record = project.record("method=specinfer", *drafts, MATCH, "memo=false")
-    assert set(opened) == {("draft", True), ("draft_2", False), ("target", False)}
+    assert set(matched_roles) == {"draft"}
     assert record.values["exact_match"] == 1.0
 
 
@@ -219,15 +155,3 @@ def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: 
     assert note.state == "failed"
     assert "100.0%" in note.error
     assert "87.1%" in note.error
-
-
-def test_the_published_value_is_the_file_s() -> None:
-    assert draft_calibration.published_goal("edgellm.table1.cnn_daily") == draft_calibration.Goal(
-        "edgellm.table1.cnn_daily", 90.7
-    )
-
-
-def test_a_cell_that_is_computed_again_calls_no_layer(project: Project) -> None:
-    first, again = project.layers("method=edgellm", MATCH, "seed=17")
-    assert first
-    assert again == 0

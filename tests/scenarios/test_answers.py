@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +13,7 @@ import pytest
 from torch import Tensor
 
 from repro import data
-from repro.core.errors import InputError
 from repro.core.registry import discover
-from repro.data import read_config
 from repro.data.corpus import Corpus
 from repro.data.prompts import Prompt
 from repro.methods.compression.base import Compressed, Compression
@@ -22,14 +21,14 @@ from repro.methods.serving.shortening import AnyToken, Scorer
 from repro.methods.serving.slo import Decision
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
-from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
+from repro.scenarios.accuracy import AccuracyScenario, findings
 from repro.scenarios.base import silent
 from repro.scenarios.serving import scenario
 from repro.scenarios.serving.asked import DatasetRequests
 from repro.scenarios.serving.scenario import AnswerCache, Query, ServingScenario, Shortening
 from tiny import decoder
 from tiny_project import Project, write_project
-from tiny_requests import PREAMBLE, REQUEST, ROWS, SET, SPARE, Bytes, Last, write_rows
+from tiny_requests import PREAMBLE, REQUEST, SET, SPARE, Bytes, Last, write_rows
 
 discover("repro.metrics")
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -93,21 +92,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-@dataclass
-class Opened:
-    """Weights, and how often they were asked for."""
-
-    times: int = 0
-
-    def __call__(self) -> Decoder:
-        self.times += 1
-        return decoder("llama-2")
-
-
 def asked(
     root: Path,
     requests: DatasetRequests,
-    opens: Callable[[], Decoder],
     compression: Callable[[float], Compression | None] = lambda level: None,
     scorer: Scorer | None = None,
     granule: int = 8,
@@ -116,6 +103,7 @@ def asked(
 ) -> AnswerCache:
     shortening = Shortening(scorer, granule)
     texts = Corpus((), corpus)
+    opens = partial(decoder, "llama-2")
     return AnswerCache(digest, opens, compression, texts, {SET.name: requests}, shortening, root)
 
 
@@ -134,12 +122,6 @@ def test_what_all_requests_begin_with_ends_where_a_line_does(requests: DatasetRe
     assert whole[SPARE:].startswith("Question: ")
 
 
-def test_requests_that_begin_differently_have_nothing_to_spare(tmp_path: Path) -> None:
-    write_rows(tmp_path)
-    plain = read_config("piqa")
-    assert DatasetRequests(plain, data.load_rows(plain, None, tmp_path), Bytes()).spare == 0
-
-
 @pytest.mark.parametrize(
     ("level", "granule", "kept"),
     [
@@ -154,40 +136,9 @@ def test_requests_that_begin_differently_have_nothing_to_spare(tmp_path: Path) -
 def test_of_the_beginning_so_much_stays_as_the_level_leaves(
     tmp_path: Path, requests: DatasetRequests, read: list[str], level: float, granule: int, kept: int
 ) -> None:
-    these = asked(tmp_path, requests, Opened(), scorer=Last(), granule=granule)
+    these = asked(tmp_path, requests, scorer=Last(), granule=granule)
     right(these, (3,), Decision(level, 1.0))
     assert read == [f"{PREAMBLE}\n\n"[SPARE - kept :] + "Question: 3 goals\nAnswer:"]
-
-
-def test_kept_tokens_stay_in_order(tmp_path: Path, requests: DatasetRequests, read: list[str]) -> None:
-    right(asked(tmp_path, requests, Opened(), scorer=Last(every=2)), (0,), Decision(0.5, 1.0))
-    assert read == [f"{PREAMBLE}\n\n"[SPARE - 31 :: 2] + "Question: 0 goals\nAnswer:"], "the last 16 odd ones"
-
-
-def test_callers_who_streamline_leave_less_of_the_beginning(
-    tmp_path: Path, rows: data.Rows, read: list[str]
-) -> None:
-    concise = DatasetRequests(SET, rows, Bytes(), Last(), concise=0.5)
-    half = f"{PREAMBLE}\n\n"[SPARE // 2 :]
-    assert concise.spare == SPARE // 2
-    assert Bytes().decode(concise.read(2)) == half + "Question: 2 goals\nAnswer:"
-    # Of 55 tokens 44 may be read, 25 are the request: 19 of the beginning, in eights 16.
-    right(asked(tmp_path, concise, Opened(), scorer=Last()), (2,), Decision(0.8, 1.0))
-    assert read == [half[-16:] + "Question: 2 goals\nAnswer:"]
-
-
-def test_generated_answers_are_no_choice(rows: data.Rows) -> None:
-    with pytest.raises(
-        InputError, match=r"'humaneval' are generated.*take a dataset whose scoring is a choice"
-    ):
-        DatasetRequests(read_config("humaneval"), rows, Bytes())
-
-
-def test_shortened_prompts_want_a_scorer(tmp_path: Path, requests: DatasetRequests) -> None:
-    with pytest.raises(
-        InputError, match=r"shortened to 0\.5, and nothing scores their tokens; choose a service"
-    ):
-        right(asked(tmp_path, requests, Opened()), (0,), Decision(0.5, 1.0))
 
 
 def drawn(count: int, choices: int) -> list[list[Likelihood]]:
@@ -209,20 +160,6 @@ def test_a_verdict_is_that_of_a_scored_cell(tmp_path: Path, metric: str) -> None
 
 def prompts_of(made: DatasetRequests) -> list[Prompt]:
     return [made.prompt(row) for row in range(len(made.rows.rows))]
-
-
-def test_the_right_name_may_be_among_the_five_likeliest(tmp_path: Path) -> None:
-    config = read_config("octopus_5shot")
-    named = [{"query": f"Ask {i}", "api_name": name} for i, name in enumerate(config.scoring["choices"])]
-    made = DatasetRequests(config, data.Rows(tuple(named), "digest", "here"), Bytes())
-    said = drawn(len(named), len(named))
-    scoring = data.config.scoring_of(config)
-    wanted = [
-        one["right"] for one in findings(prompts_of(made), said, said, "acc_norm", best_of(scoring)).rounds
-    ]
-    assert [int(made.is_right(row, one)) for row, one in enumerate(said)] == wanted
-    assert {0, 1} == set(wanted)
-    assert {made.chance(row) for row in range(21)} == {5 / 21}
 
 
 @pytest.fixture(scope="module")
@@ -255,14 +192,13 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
 
 
 def test_what_was_answered_is_remembered(tmp_path: Path, requests: DatasetRequests, read: list[str]) -> None:
-    opens = Opened()
     # A nat a token, the space among them, weighs least on the longer choice, right in every other row.
-    assert right(asked(tmp_path, requests, opens), (2, 0, 1)) == [False, False, True]
-    assert (opens.times, len(read)) == (1, 3)
-    assert right(asked(tmp_path, requests, opens), (1, 2)) == [True, False]
-    assert (opens.times, len(read)) == (1, 3), "nothing was computed"
-    right(asked(tmp_path, requests, opens), (0, 1, 5))
-    assert (opens.times, len(read)) == (1, 4), "of three rows one was new, and the weights were at hand"
+    assert right(asked(tmp_path, requests), (2, 0, 1)) == [False, False, True]
+    assert len(read) == 3
+    assert right(asked(tmp_path, requests), (1, 2)) == [True, False]
+    assert len(read) == 3, "nothing was computed"
+    right(asked(tmp_path, requests), (0, 1, 5))
+    assert len(read) == 4, "of three rows one was new"
     assert read[-1].endswith("Question: 5 goals\nAnswer:")
 
 
@@ -271,7 +207,7 @@ def columns(root: Path, requests: DatasetRequests) -> Iterator[tuple[str, Answer
 
     def made(of: DatasetRequests = requests, **given: Any) -> AnswerCache:
         usual: dict[str, Any] = {"compression": Halved, "scorer": Last()}
-        return asked(root, of, Opened(), **{**usual, **given})
+        return asked(root, of, **{**usual, **given})
 
     yield "the first", made()
     yield "a field of the compression", made(compression=lambda level: Halved(level, factor=2))
@@ -282,10 +218,8 @@ def columns(root: Path, requests: DatasetRequests) -> Iterator[tuple[str, Answer
     yield "a field of the scorer", made(scorer=Last(every=2))
     yield "the granule", made(granule=4)
     yield "rows", made(of=replace(requests, rows=replace(requests.rows, digest="other")))
-    yield (
-        "a prompt",
-        made(of=replace(requests, dataset=replace(SET, scoring={**SET.scoring, "metric": "acc"}))),
-    )
+    other = replace(SET, scoring={**SET.scoring, "metric": "acc"})
+    yield "a prompt", made(of=replace(requests, dataset=other))
     yield "streamlined prompts", made(of=replace(requests, scorer=Last(), concise=0.9))
     yield "otherwise streamlined ones", made(of=replace(requests, scorer=AnyToken(), concise=0.9))
 
@@ -299,33 +233,5 @@ def test_what_decides_an_answer_tells_columns_apart(
             assert len(read) == count, what
     for decision in (Decision(0.4, 0.5), Decision(0.5, 0.4), Decision(1.0, 0.5), WHOLE):
         before = len(read)
-        right(asked(tmp_path, requests, Opened(), Halved, Last()), (0,), decision)
+        right(asked(tmp_path, requests, Halved, Last()), (0,), decision)
         assert len(read) == before + 1, decision
-
-
-@pytest.mark.parametrize(
-    ("decision", "first", "second"),
-    [
-        (Decision(1.0, 0.5), {"scorer": Last()}, {"scorer": AnyToken()}),
-        (Decision(0.5, 1.0), {"compression": Halved}, {"compression": Uncalibrated}),
-        (Decision(0.5, 0.5), {"corpus": "one"}, {"corpus": "other"}),
-    ],
-    ids=["scorer of whole prompts", "compression of the whole model", "corpus that nobody reads"],
-)
-def test_what_decides_nothing_tells_none_apart(
-    tmp_path: Path,
-    requests: DatasetRequests,
-    read: list[str],
-    decision: Decision,
-    first: dict[str, Any],
-    second: dict[str, Any],
-) -> None:
-    for given in (first, second):
-        usual: dict[str, Any] = {"compression": Uncalibrated, "scorer": Last()}
-        right(asked(tmp_path, requests, Opened(), **{**usual, **given}), (0,), decision)
-    assert len(read) == 1
-
-
-def test_rows_are_eight_of_two_choices() -> None:
-    assert len(ROWS) == 8
-    assert len({len(str(row["goal"])) for row in ROWS}) == 1, "so that all requests have as many tokens"

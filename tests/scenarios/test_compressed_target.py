@@ -13,7 +13,6 @@ from repro.core.errors import InputError
 from repro.models.forward.network import rows_of
 from repro.models.forward.side_by_side import greedy_tokens
 from repro.models.quantization.w8a8 import W8A8Linear
-from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 
@@ -108,30 +107,13 @@ def test_the_float_target_is_another_cell_with_another_text(project: Project) ->
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "sentence"),
     [
         (("method.pruned=0.25",), r"keeps the outliers of 4 of 8 linears; give 0\.5"),
         (("method.shadow=false",), "choose method.shadow=true"),
+        (("+target.rounded=4",), "rounded=4, and a compression is of whole"),
     ],
 )
-def test_schedule_and_arithmetic_are_one_decision(
-    project: Project, overrides: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_combined_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
         run(GenerationScenario(project.config(*USED, "target.compression.pruned=0.5", *overrides)))
-
-
-def test_what_cannot_be_compressed_is_said(project: Project) -> None:
-    def config(*more: str) -> dict[str, Any]:
-        return project.config(*USED, *more)
-
-    with pytest.raises(InputError, match="rounded=4, and a compression is of whole"):
-        GenerationScenario(config("+target.rounded=4"))
-    with pytest.raises(InputError, match="takes its weights whole"):
-        AccuracyScenario(config("compression=fp16", "dataset=piqa"))
-    drafted = project.config("method=chain_sd", *SHORT)
-    drafted["draft"] = drafted["draft"] | {"compression": {"name": "fp16"}}
-    with pytest.raises(InputError, match="only a target is compressed"):
-        GenerationScenario(drafted)
-    with pytest.raises(InputError, match=r"no compression\.rest 'drop'"):
-        GenerationScenario(config("target.compression.rest=drop"))

@@ -20,7 +20,6 @@ BLANK = (
     "prompts=1",
     "max_tokens=2",
 )
-SLOW = {"value": 9, "unit": "ms", "source": "assumed", "note": "invented"}
 
 
 def config(*overrides: str) -> dict[str, Any]:
@@ -55,13 +54,6 @@ def test_a_record_of_before_there_were_engines_has_the_same_key() -> None:
     assert made(before).asked == made(now).asked
 
 
-def test_another_engine_is_another_machine_and_another_key() -> None:
-    own = config()
-    other = own | {"engine": {"name": "Slow", "processors": {"cpu": {"launch": SLOW}}}}
-    assert made(other).asked["device"] != made(own).asked["device"]
-    assert EmulatedCell(other, "mnn_cpu").machine().processors["cpu"].launch == pytest.approx(9e-3)
-
-
 def test_an_engine_without_programs_runs_whatever_the_method_names() -> None:
     chosen = config() | {"device": {**config()["device"], "engine": "elastilm"}}
     with pytest.raises(InputError, match=r"program mnn_cpu; .* choose device=\w+ or xiaomi_14"):
@@ -70,27 +62,3 @@ def test_an_engine_without_programs_runs_whatever_the_method_names() -> None:
     assert cell.program == ""
     assert cell.stand_in == "no public engine is mnn_cpu: figures are of Any"
     assert cell.machine().serial_reads
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("device.dram.bandwidth.value=-1", r"Xiaomi 14: dram\.bandwidth: -1 GB/s must be a number above 0"),
-        (
-            "device.processors.cpu.watts.value=-1",
-            r"Xiaomi 14: processors\.cpu\.watts: -1 W must be a number from 0",
-        ),
-        ("device.power.idle.value=nan", r"Xiaomi 14: power\.idle: nan W must be a number .* and finite"),
-        ("device.dram.budget.value=inf", r"Xiaomi 14: dram\.budget: inf GB must be a number .* and finite"),
-        ("target.shape.layers=0", r"shape\.layers is 0"),
-        ("target.shape.kv_heads=-1", r"shape\.kv_heads is -1"),
-    ],
-)
-def test_a_number_out_of_range_is_found_before_any_work(setting: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        made(config(setting))
-
-
-def test_an_engine_that_does_not_exist_is_named_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"no engine 'llama'\. All .*repro list engines"):
-        config("engine=llama")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
 from invented_rows import INVENTED
-from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.core.registry import discover
 from repro.data import Continuation, Prompt, load_rows, read_config
-from repro.data.config import builder_of, scoring_of
-from repro.data.scoring import Named
+from repro.data.config import builder_of
 from repro.models.analysis.likelihood import Likelihood
-from repro.scenarios.accuracy import best_of, findings
+from repro.scenarios.accuracy import findings
 
 SHOWN = {
     "arc_easy_5shot": ("question", "arc_easy"),
@@ -39,10 +35,6 @@ def examples(name: str) -> list[tuple[str, str]]:
     return [(asked, answer) for asked, answer in pairs]
 
 
-def test_these_are_datasets_in_five_shots() -> None:
-    assert {path.stem for path in (conf_dir() / "dataset").glob("*_5shot.yaml")} >= set(SHOWN)
-
-
 @pytest.mark.parametrize("name", SHOWN)
 def test_five_examples_differ_and_end_where_the_question_begins(name: str) -> None:
     found = examples(name)
@@ -53,23 +45,11 @@ def test_five_examples_differ_and_end_where_the_question_begins(name: str) -> No
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_rows_come_from_where_those_without_examples_do(name: str) -> None:
-    config, without = read_config(name), read_config(SHOWN[name][1])
-    assert (config.file, config.hub, config.licence) == (without.file, without.hub, without.licence)
-    assert set(config.columns) <= set(without.columns)
-
-
-@pytest.mark.parametrize("name", SHOWN)
 def test_no_example_is_a_row(name: str) -> None:
     if not os.environ.get("REPRO_DATA"):
         pytest.skip("REPRO_DATA names no folder of real rows")
     asked = {str(row[SHOWN[name][0]]).strip().lower() for row in load_rows(read_config(name)).rows}
     assert not asked & {one.lower() for one, _ in examples(name)}
-
-
-@pytest.mark.parametrize(("name", "best"), [("octopus_5shot", 5), ("llamatouch_5shot", 1), ("piqa_5shot", 1)])
-def test_only_octopus_counts_the_five_likeliest(name: str, best: int) -> None:
-    assert best_of(scoring_of(read_config(name))) == best
 
 
 @pytest.mark.parametrize(
@@ -83,34 +63,6 @@ def test_the_choices_are_what_the_prompt_lists_and_hold_every_example_s_answer(
     assert choices == list(config.prompt[listed])
     assert len(set(choices)) == count
     assert {answer for _, answer in examples(name)} <= set(choices)
-
-
-def test_octopus_lists_the_functions_of_the_dataset_without_examples() -> None:
-    signatures = read_config("octopus").prompt["functions"]
-    names = [signature.partition("(")[0] for signature in signatures]
-    assert names == read_config("octopus_5shot").scoring["choices"]
-
-
-def named(**changes: Any) -> Named:
-    return Named(**{"choices": ("red", "blue", "green"), "answer": "colour.name", **changes})
-
-
-def test_a_choice_among_names_reads_the_answer_alone() -> None:
-    scoring = named()
-    assert scoring.columns() == {"colour"}
-    target = scoring.target({"colour": {"name": "blue"}}, "Which?")
-    assert target.continuations == (("Which?", " red"), ("Which?", " blue"), ("Which?", " green"))
-    assert (target.answer, target.reference, target.texts) == (1, "blue", ("red", "blue", "green"))
-
-
-def test_a_name_that_is_no_choice_brings_near_misses() -> None:
-    with pytest.raises(InputError, match=r"no name among the choices 'Blue'.*Did you mean blue\?"):
-        named().options({"colour": {"name": "Blue"}})
-
-
-def test_some_but_not_all_choices_may_count() -> None:
-    with pytest.raises(InputError, match="best is 3; of 3 names 1 to 2 may count"):
-        named(best=3).options({"colour": {"name": "blue"}})
 
 
 def test_the_right_one_may_be_among_several() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from repro.core.errors import InputError
 from repro.core.overrides import override
 from repro.methods.speculative.drafting.head_ranks import RANKS_FILE, Calibration, HeadRanks
 from repro.methods.speculative.drafting.verification_tree import (
@@ -95,12 +94,6 @@ def test_a_draft_with_other_heads_is_said(project: Project, tmp_path: Path) -> N
     assert "has none; choose a draft with 5 heads" in note.error
 
 
-@pytest.mark.parametrize("other", ["device=local_cpu", "sampling.temperature=0.7"])
-def test_matching_wants_an_emulated_device_and_greedy_answers(project: Project, other: str) -> None:
-    with pytest.raises(InputError, match=r"real device would have to pay|temperature is 0\.7"):
-        GenerationScenario(project.config("method=medusa", MATCH, other))
-
-
 def test_recorded_ranks_say_how_the_same_rows_are_decoded(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,23 +114,3 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
         assert record.status == "done", record.error
         assert record.values["tree"] == str(tree)
         assert record.values["acceptance_length"] == pytest.approx(measured_acceptance(tree, ranks))
-
-
-def test_recording_says_what_it_cannot_do(project: Project) -> None:
-    models = ["--target=smollm2_135m", "--rows=humaneval:0:1"]
-    overrides = [
-        override("target.checkpoint.folder", project.root / "target"),
-        override("draft.checkpoint.folder", project.root / "draft"),
-    ]
-    own = "draft.checkpoint.shares_embeddings_with=null"
-    with pytest.raises(InputError, match="has no Medusa heads"):
-        head_ranks.main([*models, "--draft=smollm2_135m_draft", *overrides, own])
-
-
-def test_a_cell_that_is_computed_again_calls_no_layer(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(tmp_path))
-    first, again = project.layers("method=medusa", "method.width=8", MATCH, "seed=17")
-    assert first
-    assert again == 0

@@ -9,17 +9,7 @@ import pytest
 import torch
 import transformers as hf
 
-import tiny_encdec
 from repro.core.errors import InputError
-from repro.methods.base import Method
-from repro.methods.edgellm.edgellm import EdgeLLM
-from repro.methods.lever.lever import Lever
-from repro.methods.plain.autoregressive import Standard
-from repro.methods.speculative.bld import BigLittle
-from repro.methods.speculative.chain_sd import ChainSD
-from repro.methods.speculative.nav import Nav
-from repro.methods.speculative.opt_tree import OptTree
-from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -101,24 +91,6 @@ def test_prompt_and_answer_may_fill_learned_positions(
         assert line["tokens"] == line["target_tokens"]
 
 
-def test_an_encoder_decoder_s_answer_may_fill_its_learned_positions(project: Project, tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiny_encdec.BART_SHAPE, "max_position_embeddings", 24)
-        target, draft = (tiny_encdec.build("bart", seed) for seed in (0, 1))
-    here = pair(project, tmp_path, target, draft)
-    record = here.record("method=chain_sd", "max_tokens=24")
-    (line,) = here.store.answers(record.key)
-    answer = [int(token) for token in str(line["target_tokens"]).split()]
-    (request,) = GenerationScenario(here.config("method=std")).requests
-    own = [target.config.decoder_start_token_id]
-    with torch.inference_mode():
-        while len(own) <= len(answer):
-            said = target(input_ids=torch.tensor([request.prompt]), decoder_input_ids=torch.tensor([own]))
-            own.append(int(said.logits[0, -1].argmax()))
-    assert (len(answer), answer) == (24, own[1:])
-    assert line["tokens"] == line["target_tokens"]
-
-
 def test_one_position_too_few_is_refused(project: Project, tmp_path: Path) -> None:
     here = pair(project, tmp_path, gpt2(0), gpt2(1))
     cell = GenerationScenario(here.config("method=chain_sd", f"max_tokens={ANSWER + 1}"))
@@ -143,30 +115,6 @@ def test_vocabularies_may_be_padded_differently(
     assert max(answer) < TOKENS
     if not temperature:
         assert answer == greedy(here, model, TOKENS)
-
-
-def test_equal_models_but_for_padding_agree_on_all_drafts(project: Project, tmp_path: Path) -> None:
-    """Sampled too: both have one distribution, so that no draft token is ever rejected."""
-    model = llama(TOKENS + 16, 0)
-    model.save_pretrained(tmp_path / "wide")
-    narrow = llama(TOKENS, 1)
-    state = {name: t[:TOKENS] if len(t) == TOKENS + 16 else t for name, t in model.state_dict().items()}
-    narrow.load_state_dict(state)
-    here = pair(project, tmp_path, model, narrow)
-    record = here.record("method=chain_sd", "method.length=3", "sampling.temperature=1.0")
-    rounds = here.store.rounds(record.key)
-    assert len(rounds) > 1
-    for line in rounds[:-1]:
-        assert (line["drafted"], line["accepted"]) == (3, 3)
-
-
-def test_equally_padded_vocabularies_stay_whole(project: Project, tmp_path: Path) -> None:
-    """So that records and packs of them stay what they are."""
-    here = pair(project, tmp_path, llama(TOKENS + 5, 0), llama(TOKENS + 5, 1))
-    cell = GenerationScenario(here.config("method=chain_sd"))
-    cell.check()
-    assert cell.target.decoder().ends.tokens is None
-    assert "-tokens" not in cell.target.outputs_key()
 
 
 # Room for a draft
@@ -201,27 +149,3 @@ def test_caches_have_room_for_the_longest_draft(
     longest = max(len(request.prompt) for request in cell.requests)
     assert max(held.values()) > longest + ANSWER + 64
     assert {role: cell.tokens(role) >= held[role] for role in held} == dict.fromkeys(held, True)
-
-
-@pytest.mark.parametrize(
-    ("method", "role", "answer", "room"),
-    [
-        (Standard(), "target", 128, 0),
-        (ChainSD(length=8), "draft", 128, 8),
-        (BigLittle(), "target", 128, 0),
-        (EdgeLLM(), "draft", 64, 30),
-        (EdgeLLM(fallback=False, provisional="never"), "draft", 64, 7),
-        (SpecInfer(), "target", 64, 1 + 1 + 3 * 6),
-        (SpecInfer(drafts=2), "target", 64, 40),
-        (SpecInfer(drafts=2), "draft_2", 64, 20),
-        (OptTree(), "target", 64, 50),
-        (OptTree(), "draft", 64, 450),
-        (Lever(), "target", 128, 63),
-        (Lever(construction="opt_tree"), "draft", 128, 450),
-        (Nav(batch=8), "target", 11, 63),
-        (Nav(batch=10), "target", 11, 81),
-        (Nav(), "target", 1, 0),
-    ],
-)
-def test_a_method_looks_ahead_by_its_own_limits(method: Method, role: str, answer: int, room: int) -> None:
-    assert method.look_ahead(role, answer) == room

@@ -6,16 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 
 from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.device.emulated import EmulatedDevice
-from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.service import profile_of
-from repro.methods.serving.slo import Decision
 from repro.records.record import Record, Round
 from repro.reports.intervals.rounds import SERVING_RATIOS, totals
 from repro.scenarios.registry import is_current
@@ -114,14 +111,6 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
     assert values["deciding_seconds"] == 0.0, "chance computes nothing"
 
 
-def test_what_stays_of_a_prompt_is_read(project: Project) -> None:
-    _, lines = done(project, *ELASTILM)
-    request = ServiceRequest("", (0,) * (SPARE + REQUEST), 1, serving.LatencySlo(ttft=1.0), SPARE, 8)
-    for line in lines:
-        assert line["read"] == request.read(number(line, "prompt_level"))
-        assert (number(line, "read") - REQUEST) % 8 == 0 or line["prompt_level"] == 1.0
-
-
 def test_a_switch_is_billed_when_the_level_changes(project: Project) -> None:
     cell = ServingScenario(project.config(*ELASTILM))
     device = EmulatedDevice(cell.cell.machine())
@@ -135,14 +124,6 @@ def test_a_switch_is_billed_when_the_level_changes(project: Project) -> None:
         prefill = profile.levels[after].prefill_at(int(number(line, "read"))).seconds
         assert line["ttft"] == pytest.approx(switch + prefill)
     assert len(set(levels)) > 2, "there were switches"
-
-
-def test_of_one_level_only_the_first_request_comes_to_it(project: Project) -> None:
-    fixed = ("service.decider=fixed", "service.fixed_model=0.5", "service.fixed_prompt=0.8")
-    record, lines = done(project, *ELASTILM, *fixed)
-    assert [bool(one) for one in column(lines, "switch")] == [True] + [False] * 5
-    assert (record.values["switches"], record.values["decisions"]) == (1, 1)
-    assert {(line["prompt_level"], line["model_level"]) for line in lines} == {(0.8, 0.5)}
 
 
 @pytest.mark.parametrize("decider", ["random", "largest", "oracle"])
@@ -173,12 +154,6 @@ def test_what_nothing_meets_is_served_at_its_lightest_and_counted(project: Proje
     assert set(column(lines, "model_level")) == {0.2}
 
 
-def test_the_nominal_check_lets_late_ones_through(project: Project) -> None:
-    record, _ = done(project, *LAYERWISE, "service.check=nominal", "app.ttft=0.5", "app.tpot=0.5")
-    assert (record.values["met"], record.values["model_level"]) == (0.0, 0.5)
-    assert record.values["fell_back"] == 0.0
-
-
 def test_the_oracle_answers_no_less_than_anything_that_is_within_the_objective(project: Project) -> None:
     best = done(project, *ELASTILM, "service.decider=oracle")[0].values
     assert number(best, "accuracy") >= number(done(project, *ELASTILM)[0].values, "accuracy")
@@ -187,12 +162,6 @@ def test_the_oracle_answers_no_less_than_anything_that_is_within_the_objective(p
         found, lines = done(project, *ELASTILM, *fixed)
         assert all(column(lines[1:], "met")), "within the objective, once it is on its level"
         assert number(best, "accuracy") >= number(found.values, "accuracy")
-
-
-def test_the_whole_model_answers_as_the_full_one(project: Project) -> None:
-    values = done(project, "service=full", "app.ttft=1.0", "app.tpot=1.0")[0].values
-    assert values["accuracy"] == pytest.approx(values["full_accuracy"])
-    assert (values["difference"], values["ttft_speedup"], values["met"]) == (0.0, 1.0, 100.0)
 
 
 def test_apps_share_a_trace(project: Project) -> None:
@@ -261,32 +230,3 @@ def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, 
     assert note.state == "failed"
     with pytest.raises(InputError, match=sentence):
         raise InputError(note.error)
-
-
-def test_a_cell_that_failed_is_called_as_it_would_be(project: Project) -> None:
-    good = ServingScenario(project.config(*LAYERWISE)).labels
-    note = project.attempt(*LAYERWISE, "service.granule=0")
-    assert "granule is 0" in note.error
-    assert note.labels == good
-
-
-def test_done_cells_are_found(project: Project) -> None:
-    first, again = project.cell(*LAYERWISE), project.cell(*LAYERWISE)
-    assert (first.state, again.state, again.key) == ("done", "cached", first.key)
-
-
-def test_the_same_trace_is_served_alike_twice(project: Project, tmp_path: Path) -> None:
-    def told(where: Project) -> Any:
-        record, lines = done(where, *ELASTILM, "app.ttft=0.5")
-        return record.values, lines
-
-    assert told(project) == told(project.apart(tmp_path / "again"))
-
-
-def test_decisions_are_pairs_of_the_system_s_levels(project: Project) -> None:
-    system = ServingScenario(project.config(*ELASTILM)).system
-    _, lines = done(project, *ELASTILM)
-    for line in lines:
-        decision = Decision(number(line, "prompt_level"), number(line, "model_level"))
-        assert decision.prompt in system.prompts
-        assert decision.model in system.levels
