@@ -53,7 +53,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_another_file_is_no_record(tmp_path: Path) -> None:
     (tmp_path / "ranks.safetensors").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="no whole safetensors file"):
+    with pytest.raises(InputError, match="not a whole safetensors file"):
         HeadRanks.load(tmp_path / "ranks.safetensors")
 
 

@@ -98,7 +98,7 @@ def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> No
     assert TABLE1 not in native.provenance.fitted
 
     assert native.values["draft_correctness"] == pytest.approx(100 * sum(used.values()) / len(used))
-    right = sum(own or coin(text, seed=0) < probability for text, own in used.items())
+    right = sum(own or coin(text, 0) < probability for text, own in used.items())
     assert record.values["draft_correctness"] == pytest.approx(100 * right / len(used))
     assert record.values["draft_correctness"] == pytest.approx(
         87.1, abs=300 * math.sqrt(0.87 * 0.13 / len(used))
