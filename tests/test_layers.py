@@ -64,7 +64,7 @@ ONLY = {
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
     "gguf": {"models/checkpoints/gguf_file.py", "models/quantization/ggml_formats.py"},
-    "safetensors": {"models/checkpoints/safetensors_io.py", "models/checkpoints/weight_files.py"},
+    "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "contents")},

@@ -14,7 +14,8 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 from repro.libraries import torch
-from repro.models.checkpoints.weight_files import INDEX, TENSORS, header, index, open_safetensors
+from repro.models.checkpoints.safetensors_io import open_safetensors
+from repro.models.checkpoints.weight_files import INDEX, TENSORS, header, index
 from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)

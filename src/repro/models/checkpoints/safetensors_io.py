@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from safetensors import SafetensorError, safe_open
+
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.weight_files import (
     FLOATS,
     StoredTensor,
-    open_safetensors,
     require_floats,
     stored_tensors,
 )
@@ -158,6 +159,14 @@ def unpickle_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(saved, dict) or not all(isinstance(value, torch.Tensor) for value in saved.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
     return saved
+
+
+def open_safetensors(path: Path) -> Any:
+    """A safetensors file, of torch's tensors; InputError if it is damaged."""
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

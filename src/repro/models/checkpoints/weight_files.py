@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
@@ -20,6 +18,8 @@ CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
+HEADER_BYTES = 100_000_000
+"""Largest header that the library of safetensors reads."""
 
 
 class StoredTensor(NamedTuple):
@@ -78,7 +78,7 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
     """The tensors of one file, by name; read again when the file is another one.
 
     Raises:
-        InputError: the file is no regular one, or its header does not parse or does not match its size.
+        InputError: the file is no regular one, its header does not parse or does not match the file's size.
     """
     if not path.is_file():
         raise InputError(f"{path} is no regular file")
@@ -88,21 +88,30 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
 
 
 @lru_cache(maxsize=64)
-def _header(path: Path, *_: int) -> Mapping[str, StoredTensor]:
-    """`header` of a file; what else is given changes with the file."""
-    with open_safetensors(path, "np") as file:
-        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-    return {
-        name: StoredTensor(part.get_dtype(), tuple(part.get_shape()), path) for name, part in parts.items()
-    }
-
-
-def open_safetensors(path: Path, framework: str = "pt") -> Any:
-    """A safetensors file, of torch's or of numpy's tensors (`np`); InputError if it is damaged."""
-    try:
-        return safe_open(path, framework=framework)
-    except SafetensorError as error:
-        raise InputError(f"{path} is corrupt, no whole safetensors file: {error}") from error
+def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
+    """`header` of a file with this size; what else is given changes with the file."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise InputError(
+                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
+            )
+        try:
+            if length > HEADER_BYTES:
+                raise ValueError(f"{length} bytes; at most {HEADER_BYTES} are read")
+            entries = parse_json(stream.read(length))
+            entries.pop("__metadata__", None)
+            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+            tensors = {
+                name: StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), path)
+                for name, entry in entries.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
+    expected_size = 8 + length + max(ends, default=0)
+    if size != expected_size:
+        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {expected_size}")
+    return tensors
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
