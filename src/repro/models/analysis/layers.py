@@ -173,12 +173,12 @@ def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
     layers = decoder.resident_layers()
     attention = partial_decoder(decoder, [without_mlp(layer) for layer in layers])
     mlp = partial_decoder(decoder, [without_attention(layer) for layer in layers])
-    turns: list[Turn] = []
+    half_layer_turns: list[Turn] = []
     for i, x in enumerate(rows_by_layer(decoder, tokens)[:-1]):
         after_attention = through(attention, [i], x)[-1]
         start = x if decoder.config.block == "parallel" else after_attention
-        turns += [(x, after_attention), (start, through(mlp, [i], start)[-1])]
-    return turns
+        half_layer_turns += [(x, after_attention), (start, through(mlp, [i], start)[-1])]
+    return half_layer_turns
 
 
 def _mean_cosines(sequences: Iterable[Sequence[Turn]]) -> list[float]:

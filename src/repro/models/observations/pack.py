@@ -175,13 +175,13 @@ def digests(pack: Pack) -> Iterator[tuple[bytes, int]]:
         list(_along(bytes.fromhex(digest), text))
         for (digest, _), text in zip(pack.facts.prompts, pack.facts.texts, strict=True)
     ]
-    prefixes: list[bytes] = []
+    prefix_digests: list[bytes] = []
     for row in pack.rows:
         if row.parent < 0:
-            prefixes.append(texts[row.prompt][row.at])
+            prefix_digests.append(texts[row.prompt][row.at])
         else:
-            prefixes.append(extend_digest(prefixes[row.parent], row.token))
-        yield prefixes[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
+            prefix_digests.append(extend_digest(prefix_digests[row.parent], row.token))
+        yield prefix_digests[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
 
 
 def number_of(kind: str, prompt: int, source: int) -> int:

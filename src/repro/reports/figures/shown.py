@@ -152,9 +152,9 @@ def _names(names: Sequence[str], have_mark: Sequence[bool]) -> str:
     unmarked = {name for name, has_mark in zip(names, have_mark, strict=True) if not has_mark}
     if with_mark & unmarked:
         return ""
-    side, sign = (with_mark, "") if len(with_mark) <= len(unmarked) else (unmarked, "all but ")
+    side, lead_in = (with_mark, "") if len(with_mark) <= len(unmarked) else (unmarked, "all but ")
     return (
-        sign + ", ".join(name for name in dict.fromkeys(names) if name in side)
+        lead_in + ", ".join(name for name in dict.fromkeys(names) if name in side)
         if len(side) <= MOST_NAMED
         else ""
     )

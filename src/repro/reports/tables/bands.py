@@ -72,7 +72,8 @@ def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
     path = root / DRAWS_PATH
     lines = _lines(path, DRAW_COLUMNS[3:]).items()
     return {
-        figure: tuple(_number(path, figure, text) for text in texts.split(" ")) for figure, (texts,) in lines
+        figure: tuple(_number(path, figure, text) for text in draws_text.split(" "))
+        for figure, (draws_text,) in lines
     }
 
 
