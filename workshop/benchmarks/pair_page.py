@@ -220,7 +220,7 @@ def page(
         named = {"median": "median", "p90": "p90", "null": "null_median"}
         passes = {name: f"{of_passes[error]:.1f}%" for name, error in named.items()}
     return environment.get_template("pair_page.md.j2").render(
-        comment_lines=known.head,
+        head=known.head,
         answers=len(answers),
         tokens=plan.tokens,
         prompts=figures["prompts"].max(),
