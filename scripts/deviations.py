@@ -11,7 +11,6 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 
-BLOCK = "deviations"
 METHODS, MODELS, TRAINING = "src/repro/methods", "src/repro/models", "workshop/training"
 SPECULATIVE = f"{METHODS}/speculative"
 PAGES = {

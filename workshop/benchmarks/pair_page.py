@@ -19,8 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
-from repro.reports.comparison.comparison import Comparison as Comparison
-from repro.reports.comparison.comparison import Figure, in_unit
+from repro.reports.comparison.comparison import Comparison, Figure, in_unit
 from repro.reports.figures.paint import GREY, OUR_COLOUR, PAPER_COLOUR, canvas, export, tidy
 from repro.reports.reference.reference import PublishedCell, find, load_cells
 from workshop.benchmarks.alternating import Interval, ends

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,16 @@ class Report:
     def kinds(self) -> dict[str, pd.DataFrame]:
         """All that can miss by kind, with those whose printed value is set aside."""
         return _kinds(self.frame)
+
+    @property
+    def relative(self) -> pd.DataFrame:
+        """All that can miss and whose error is relative."""
+        return self.frame[self.frame["can_miss"] & (self.frame["in_points"] == 0)]
+
+    @cached_property
+    def relative_skill(self) -> Skill | None:
+        """Our median error of these beside the best trivial rule's; None where no rule has a figure."""
+        return skill([*self.relative["compared"]], self.evidence.predictor)
 
 
 def _kinds(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:

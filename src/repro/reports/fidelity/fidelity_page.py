@@ -137,8 +137,7 @@ def _papers(
     rows = []
     for report in reports:
         if report.paper in verdicts:
-            frame, counts = _relative(report), verdicts[report.paper]
-            paper_skill = skill([*frame["compared"]], report.evidence.predictor)
+            frame, counts, paper_skill = report.relative, verdicts[report.paper], report.relative_skill
             rows.append(
                 (
                     headlines.systems[report.paper],
@@ -243,9 +242,7 @@ def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object
     for report in reports:
         for kind, part in report.kinds.items():
             rows.append(_kind(report, kind, part, report.skills.get(kind), headlines))
-        frame = _relative(report)
-        paper_skill = skill([*frame["compared"]], report.evidence.predictor)
-        rows.append(_kind(report, "all relative", frame, paper_skill, headlines))
+        rows.append(_kind(report, "all relative", report.relative, report.relative_skill, headlines))
     headings = ("paper", "kind", "n", "median", "without the set aside", "trivial rule", "it, ours (n)")
     frame = pd.concat([report.frame for report in reports])
     certain = Counter(of_group(frame, "certain")["certain"])
@@ -257,11 +254,6 @@ def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object
         "number_broken": len(broken),
         "broken": "; ".join(broken["id"] + ", " + broken["distance"]),
     }
-
-
-def _relative(report: Report) -> pd.DataFrame:
-    """All that can miss and whose error is relative."""
-    return report.frame[report.frame["can_miss"] & (report.frame["in_points"] == 0)]
 
 
 def _kind(
@@ -294,7 +286,7 @@ def _count_table(reports: Sequence[Report]) -> str:
         rows.append(
             (
                 report.paper,
-                _percent(_quantile(_relative(report)["size"], 0.75)),
+                _percent(_quantile(report.relative["size"], 0.75)),
                 _percent(median(naive_frame)),
                 group_size["inside"],
                 f"{group_size['broken']} of {group_size['broken'] + group_size['kept']}",
