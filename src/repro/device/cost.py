@@ -16,6 +16,10 @@ from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
 
 
+FULL_ROWS = 128.0
+"""Rows from which on a rate no longer grows, where only those of one row and of many are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A measured function: linear interpolation between points, constant beyond the first and the last."""
@@ -32,6 +36,17 @@ class Curve:
             return self.points[-1][1]
         (x0, y0), (x1, y1) = self.points[i - 1], self.points[i]
         return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+    def scaled(self, first: float, last: float) -> Curve:
+        """The curve times a factor that goes from `first` at its first point to `last` at its last.
+
+        A curve of one point gets two, at 1 and `FULL_ROWS`.
+        """
+        points = (
+            self.points if len(self.points) > 1 else tuple((x, self.points[0][1]) for x in (1.0, FULL_ROWS))
+        )
+        factor = Curve(((points[0][0], first), (points[-1][0], last)))
+        return Curve(tuple((x, y * factor.at(x)) for x, y in points))
 
 
 VERSION = 1
@@ -75,8 +90,10 @@ class Processor:
         slots: ops that run concurrently.
         rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
             weight for all rows, 1 fetches it again for every row.
-        own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in
-            place of the one of all.
+        own_efficiency: efficiency by kind of op and precision (`head.fp32`), by storage format (`q2_k`) or by
+            precision (`fp32`), in place of the one of all.
+        unsupported: storage formats for which the engine has no kernel here, with the processor that
+            computes them instead.
         attention: operations per second of attention, by number of rows; `None` counts it as other work.
         start: seconds before an op's work by precision, or by kind of op and precision as `own_efficiency`,
             for each of its launches, by number of rows; none for a precision that is not named. Like
@@ -105,6 +122,7 @@ class Processor:
     slots: int = 1
     rows_exponent: float = 0.0
     own_efficiency: Mapping[str, Curve] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     attention: Curve | None = None
     start: Mapping[str, Curve] = field(default_factory=dict)
     start_exponent: float = 0.0
@@ -158,8 +176,8 @@ class Processor:
 
     @staticmethod
     def _curve(curves: Mapping[str, Curve], op: Op) -> Curve | None:
-        """The curve of the op's kind and precision, else of its precision, if there is one."""
-        return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.precision)
+        """The curve of the op's kind and precision, else of its format, else of its precision, if any."""
+        return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.format) or curves.get(op.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +212,7 @@ class Machine:
         flash: the storage.
         dram_bandwidth: bytes per second that all resources share.
         dram_budget: bytes that models may hold.
-        idle_watts: idle power.
+        idle_watts: idle power; `None` if unknown, in which case energies are absent.
         keeps_tables: whether the engine keeps a streamed model's embedding table and output projection in
             memory; if not, it reads the projection again in every pass, like a layer.
         read_ahead: share of the budget up to which streamed layers may be read ahead.
@@ -210,7 +228,7 @@ class Machine:
     flash: Flash
     dram_bandwidth: float
     dram_budget: float
-    idle_watts: float
+    idle_watts: float | None
     keeps_tables: bool = True
     read_ahead: float = 0.0
     sync: float = 0.0
@@ -228,6 +246,17 @@ class Machine:
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""
         return self.flash.slots if resource == FLASH else self.processors[resource].slots
+
+    def processor_for(self, wanted: str, precision: str, storage_format: str = "") -> str:
+        """The processor that serves ops for `wanted`.
+
+        Itself; the one that its engine falls back to without a kernel for the format; the fastest where there
+        is no such processor.
+        """
+        if wanted not in self.processors:
+            return self.fastest(precision)
+        instead = self.processors[wanted].unsupported.get(storage_format, wanted)
+        return instead if instead in self.processors else wanted
 
     def fastest(self, precision: str) -> str:
         """The processor with the highest peak at a precision (at any precision if none supports it)."""

@@ -135,7 +135,9 @@ class LocalDevice(Device):
         if self._gpu:
             self._gpu.waiter.close()
 
-    def _instead(self, precision: str) -> str:
+    def _serving(self, wanted: str, precision: str, storage_format: str) -> str:
+        if wanted in self.resources:
+            return wanted
         return GPU if self._gpu else CPU
 
     def _inline(self, op: Op, done: Future[Any]) -> None:
