@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from repro.core.errors import InputError
@@ -34,6 +35,8 @@ COLUMNS = (
     "Energy of the whole answer",
 )
 """Beginnings of the headings that README shows of the quickstart."""
+NOTE_GROUPS = (("Emulated on ", "All our figures: "), ("x ", "[low, high]"), ("A figure rests on", "n: "))
+"""Beginnings of the notes that README sets in one line each: stand-ins, signs, numbers."""
 
 
 def quickstart(results: Path) -> str:
@@ -54,8 +57,14 @@ def quickstart(results: Path) -> str:
         )
     table = [f"| {' | '.join(row[i] for i in chosen)} |" for row in rows]
     specified = read_mapping(conf_dir() / SPECIFICATION)["table"]["notes"]
-    notes = [line for line in lines[end:] if line.startswith("- ") and line[2:] not in specified]
-    return "\n".join([*lines[:first], *table, "", *notes])
+    notes = [line[2:] for line in lines[end:] if line.startswith("- ") and line[2:] not in specified]
+    return "\n".join([*lines[:first], *table, "", *(f"- {note}" for note in grouped(notes))])
+
+
+def grouped(notes: Sequence[str]) -> Iterator[str]:
+    """The notes in their order, those of one of `NOTE_GROUPS` as one."""
+    for starts, group in groupby(notes, key=lambda note: next(filter(note.startswith, NOTE_GROUPS), None)):
+        yield from [" ".join(group)] if starts else group
 
 
 def outcome(results: Path) -> str:

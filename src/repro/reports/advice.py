@@ -227,8 +227,11 @@ def _bands(systems: SystemTable) -> Iterator[str]:
 
 
 def short_table(systems: SystemTable) -> list[str]:
-    """README's table of the rows in memory; marks of a whole row stand after its name, their legend below."""
-    rows = [row for row in systems.names if FLASH_SUFFIX not in row]
+    """README's table of the rows in memory on public engines, and the legend of its marks.
+
+    Marks of a whole row stand after its name.
+    """
+    rows = [row for row in systems.names if FLASH_SUFFIX not in row and OWN_ENGINE_SUFFIX not in row]
     lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
     used_marks = set[str]()
     for row in rows:
@@ -260,10 +263,8 @@ def _join(phrases: Sequence[str]) -> str:
 
 
 def readme_block(root: Path) -> str:
-    """README's table of the phone, and who is first in memory."""
-    phone = SystemTable(root, "compare/phone")
-    orders = [line for line in sentences(phone) if line.startswith("In memory")]
-    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in orders)])
+    """README's table of the phone."""
+    return "\n".join(short_table(SystemTable(root, "compare/phone")))
 
 
 def compare_block(root: Path) -> str:
