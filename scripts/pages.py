@@ -64,7 +64,8 @@ def quickstart(results: Path) -> str:
 def grouped(notes: Sequence[str]) -> Iterator[str]:
     """The notes in their order, those of one of `NOTE_GROUPS` as one."""
     for starts, group in groupby(notes, key=lambda note: next(filter(note.startswith, NOTE_GROUPS), None)):
-        yield from [" ".join(group)] if starts else group
+        lines = list(group)
+        yield from [" ".join(lines)] if starts else lines
 
 
 def outcome(results: Path) -> str:

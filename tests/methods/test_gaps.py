@@ -120,7 +120,7 @@ def test_while_layers_really_stream_the_text_is_the_targets_own(
     file, request = layer_file(tmp_path / "checkpoint", cache=tmp_path), Request("", (7, 5, 3, 8, 1), 9)
     for strength in (0.0, 0.2, 20.0):
         device, model_cost, places = here(), model_cost_of(whole), method.places()
-        reader = LayerReader(file, slots=places["target"].prefetch + 1)
+        reader = LayerReader(file, slot_count=places["target"].prefetch + 1)
         target = Session(Engine("target", device, model_cost, DecoderNetwork(bare), places["target"], reader))
         noised = NoisedNetwork(DecoderNetwork(whole), strength)
         draft = Session(Engine("draft", device, model_cost, noised, places["draft"]))

@@ -26,7 +26,9 @@ PROMPT = 5
 
 def session(placement: Placement, device: EmulatedDevice | None = None, tokens: int = 0) -> Session:
     return Session(
-        Engine("target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, tokens=tokens)
+        Engine(
+            "target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, token_count=tokens
+        )
     )
 
 
@@ -96,5 +98,5 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     tables = 2 * 8 * 10
     keys_and_values = 3 * 2 * (PROMPT + 7) * 8
     device = EmulatedDevice(toy())
-    session(placement, device, tokens=PROMPT + 7).engine.reserve()
+    session(placement, device, token_count=PROMPT + 7).engine.reserve()
     assert device.memory.in_use == 4 * (tables + encoder + held + keys_and_values)

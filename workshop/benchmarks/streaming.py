@@ -50,7 +50,7 @@ class Bench:
         held = {"value": pace, "unit": "GB/s", "source": "assumed"} if pace else None
         self.device = LocalDevice(local_machine({"dram": budget, "pace": held}))
         self.file = layer_file(folder, dtype)
-        self.reader = LayerReader(self.file, slots=2)
+        self.reader = LayerReader(self.file, slot_count=2)
         self.bytes = self.file.layers * self.file.layer_bytes
         decoder = weights.load(folder, dtype, packed=False, resident=only != "both")
         timer = partial(PassTimer, self.device, cost_of(decoder.config, dtype), (CONTEXT,), decoder)

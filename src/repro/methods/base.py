@@ -133,7 +133,7 @@ class Decoding:
         self,
         text: Prefix,
         drafted_tokens: int = 0,
-        rows: int = 1,
+        row_count: int = 1,
         accepted: int = 0,
         reason: str = "",
         reach: int | None = None,
@@ -145,7 +145,7 @@ class Decoding:
         reach = drafted_tokens if reach is None else reach
         if self.done:
             reach = min(reach, emitted)  # draft tokens past the end of the answer are no errors
-        record = Round(drafted_tokens, rows, accepted, emitted, reach, reason, self._since, now)
+        record = Round(drafted_tokens, row_count, accepted, emitted, reach, reason, self._since, now)
         self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
 

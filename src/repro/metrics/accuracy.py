@@ -93,9 +93,11 @@ class PairedDifference(Metric):
         require_rows(values, "paired_difference")
         differences = np.subtract(values, baseline_values)
         generator = np.random.default_rng(SEED)
-        rows = len(differences)
-        means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
-        low, high = (float(end) if rows >= FEWEST else None for end in np.quantile(means, (0.025, 0.975)))
+        row_count = len(differences)
+        means = [differences[generator.integers(row_count, size=row_count)].mean() for _ in range(RESAMPLES)]
+        low, high = (
+            float(end) if row_count >= FEWEST else None for end in np.quantile(means, (0.025, 0.975))
+        )
         mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,

@@ -238,8 +238,8 @@ def _likelihood_line(
     """Nats of an example's only continuation, compressed and not, and its tokens."""
     nats, baseline = (-round(each[0].nats, NATS_DIGITS) for each in (row, baseline_row))
     (continuation,) = prompt.continuations
-    tokens = len(continuation.token_ids)
-    return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}
+    token_count = len(continuation.token_ids)
+    return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": token_count}
 
 
 def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:

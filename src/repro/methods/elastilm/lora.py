@@ -142,8 +142,10 @@ def _adapt_layer(layer: LayerWeights, i: int, lora: Lora) -> LayerWeights:
 def _shape(linear: Linear) -> Shape:
     """Inputs and outputs of a sub-model's matrix; InputError for other linears."""
     if isinstance(linear, PlainLinear | TransposedLinear):
-        rows, columns = linear.weight.shape
-        return (rows, columns) if isinstance(linear, TransposedLinear) else (columns, rows)
+        row_count, column_count = linear.weight.shape
+        return (
+            (row_count, column_count) if isinstance(linear, TransposedLinear) else (column_count, row_count)
+        )
     raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
 
 

@@ -132,24 +132,24 @@ class UnitDecoder(Decoder):
     def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        units = heads.shape[1] // (config.groups + 2)
-        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
+        unit_count = heads.shape[1] // (config.groups + 2)
+        queries, rotary_heads = unit_count * config.groups, unit_count * (config.groups + 1)
         if w.qk_norm is not None:
-            for start, stop, norm in self._head_norms(w.qk_norm, units):
+            for start, stop, norm in self._head_norms(w.qk_norm, unit_count):
                 heads[:, start:stop] = norm(heads[:, start:stop])
         if mask.rotation is not None:
             heads.view(torch.complex64)[:, :rotary_heads].mul_(mask.rotation)
         rows = heads[:, queries:]
-        if units < config.kv_heads:
+        if unit_count < config.kv_heads:
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
-            rows[:, :, :units] = heads[:, queries:].view(-1, 2, units, config.head_dim)
+            rows[:, :, :unit_count] = heads[:, queries:].view(-1, 2, unit_count, config.head_dim)
             rows = rows.flatten(1, 2)
         keys, values = cache.append_joint(i, rows)
-        return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], mask))
+        return w.out(self._mix(heads[:, :queries], keys[:unit_count], values[:unit_count], mask))
 
-    def _head_norms(self, norm: RMSNorm, units: int) -> list[tuple[int, int, RMSNorm]]:
+    def _head_norms(self, norm: RMSNorm, unit_count: int) -> list[tuple[int, int, RMSNorm]]:
         """Q and K norms of the remaining heads, each with the range of heads it applies to."""
-        queries, keys = units * self.config.groups, units
+        queries, keys = unit_count * self.config.groups, unit_count
         rows = norm.weight
         return [
             (0, queries, replace(norm, weight=rows.narrow(0, 0, queries))),
@@ -261,8 +261,8 @@ def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
     return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
 
 
-def _slice_layer(config: DecoderConfig, layer: LayerWeights, units: int, neurons: int) -> LayerWeights:
-    queries, keys = units * config.groups * config.head_dim, units * config.head_dim
+def _slice_layer(config: DecoderConfig, layer: LayerWeights, unit_count: int, neurons: int) -> LayerWeights:
+    queries, keys = unit_count * config.groups * config.head_dim, unit_count * config.head_dim
     return replace(
         layer,
         qkv=_slice_joined(layer.qkv, (queries, keys, keys)),

@@ -60,8 +60,8 @@ class DecisionHead(Decider):
         """See `Decider`."""
         model_cost, limit = MODEL_COSTS[self.model_cost], self.reading.net.positions
         pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
-        rows = min(pieces + 4, limit)
-        return (model_cost.op("decision head", rows, model_cost.layers, on, True, self.stored),)
+        row_count = min(pieces + 4, limit)
+        return (model_cost.op("decision head", row_count, model_cost.layers, on, True, self.stored),)
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
         if tokens not in self._ends:
@@ -69,9 +69,9 @@ class DecisionHead(Decider):
         return self._ends[tokens]
 
 
-def last_pieces(ids: Sequence[int], positions: int) -> list[int]:
+def last_pieces(ids: Sequence[int], position_count: int) -> list[int]:
     """The last word pieces of a text that fit, beside two SLO tokens and the first and last special token."""
-    return list(ids[max(0, len(ids) - (positions - 4)) :])
+    return list(ids[max(0, len(ids) - (position_count - 4)) :])
 
 
 def slo_levels(objective: LatencySlo) -> tuple[float, float]:

@@ -62,26 +62,31 @@ class UnevenCost(ModelCost):
         """See `ModelCost`."""
         return self.table_bytes + self.block_bytes + self.adapter_bytes
 
-    def cache_bytes(self, tokens: int) -> float:
+    def cache_bytes(self, token_count: int) -> float:
         """See `ModelCost`; counts the key-value heads of each layer."""
-        elements = sum(count * model_cost.shape.cache_elements(tokens) for model_cost, count in self._kinds)
+        elements = sum(
+            count * model_cost.shape.cache_elements(token_count) for model_cost, count in self._kinds
+        )
         return elements * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, prompt: int = 0, is_first: bool = False
+        self, count: int, row_count: int, context_length: float, prompt: int = 0, is_first: bool = False
     ) -> tuple[float, float]:
         """See `ModelCost`."""
         parts = [
-            model_cost.layers(number, rows, context, prompt, is_first) for model_cost, number in self._kinds
+            model_cost.layers(number, row_count, context_length, prompt, is_first)
+            for model_cost, number in self._kinds
         ]
-        flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
+        flops = sum(part[0] for part in parts) + 2.0 * row_count * self.adapters
         moved_bytes = sum(part[1] for part in parts) + self.adapter_bytes
         share = count / self.shape.layers
         return share * flops, share * moved_bytes
 
-    def attention_flops(self, count: int, rows: int, context: float) -> float:
+    def attention_flops(self, count: int, row_count: int, context_length: float) -> float:
         """See `ModelCost`; each layer has its own heads."""
-        flops = sum(number * cost.shape.attention_flops(rows, context) for cost, number in self._kinds)
+        flops = sum(
+            number * cost.shape.attention_flops(row_count, context_length) for cost, number in self._kinds
+        )
         return count / self.shape.layers * flops
 
 

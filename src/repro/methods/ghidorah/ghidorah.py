@@ -151,9 +151,11 @@ class Ghidorah(Medusa):
     async def _attention(self, rehearsal: Rehearsal, split: Split) -> tuple[Split, ByContext]:
         """Find the other processor's share of cached keys, and how many tree keys join them."""
 
-        async def balance(dense_keys: int, context: int) -> tuple[float, float]:
-            async def measure(keys: float) -> float:
-                return await rehearsal.attention(replace(split, dense_keys=dense_keys, keys=keys), context)
+        async def balance(dense_keys: int, context_length: int) -> tuple[float, float]:
+            async def measure(key_count: float) -> float:
+                return await rehearsal.attention(
+                    replace(split, dense_keys=dense_keys, keys=key_count), context_length
+                )
 
             return (0.0, await measure(0.0)) if self.attention == "static" else await adjust(measure, 0.0)
 
@@ -210,9 +212,9 @@ class Plan(TreeDecoding):
         self._divide(target, len(request.prompt))
         return await speculate(request, device, target, [draft], grow)
 
-    def _divide(self, target: Session, context: int) -> None:
+    def _divide(self, target: Session, context_length: int) -> None:
         split = self.split
-        divide(target, replace(split, keys=self.keys.at(context)) if split and self.keys else None)
+        divide(target, replace(split, keys=self.keys.at(context_length)) if split and self.keys else None)
 
 
 register("method", "ghidorah")(Ghidorah)

@@ -96,7 +96,7 @@ class RowSplit(_Divided):
 
 
 def split_linear(
-    linear: Linear, parts: Sequence[Part], axis: str = "columns", blocks: int = 1
+    linear: Linear, parts: Sequence[Part], axis: str = "columns", block_count: int = 1
 ) -> ColumnSplit | RowSplit:
     """Split a linear over devices; empty parts are left out.
 
@@ -104,7 +104,7 @@ def split_linear(
         linear: a dense weight that is not packed.
         parts: devices and shares, which sum to 1.
         axis: `columns` splits outputs, `rows` inputs.
-        blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
+        block_count: of outputs that are split alike; 2 where gate and up are one weight, so that a part has
             matching columns of both.
 
     Raises:
@@ -117,20 +117,20 @@ def split_linear(
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
     outputs, inputs = dense_linear.weight.shape
-    size = inputs if axis == "rows" else outputs // blocks
+    size = inputs if axis == "rows" else outputs // block_count
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
     if axis == "rows":
         return RowSplit(tuple(_rows(dense_linear, *cut, has_bias=cut == cuts[0]) for cut in cuts), outputs)
-    return ColumnSplit(tuple(_columns(dense_linear, blocks, *cut) for cut in cuts), outputs, blocks)
+    return ColumnSplit(tuple(_columns(dense_linear, block_count, *cut) for cut in cuts), outputs, block_count)
 
 
-def _columns(linear: PlainLinear, blocks: int, device: torch.device, start: int, end: int) -> LinearPart:
-    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, start:end].flatten(0, 1), linear.bias
+def _columns(linear: PlainLinear, block_count: int, device: torch.device, start: int, end: int) -> LinearPart:
+    weight, bias = linear.weight.unflatten(0, (block_count, -1))[:, start:end].flatten(0, 1), linear.bias
     if bias is not None:
         # With one column per block, flatten returns a strided view, which packed kernels misread.
-        bias = bias.unflatten(0, (blocks, -1))[:, start:end].flatten().contiguous()
+        bias = bias.unflatten(0, (block_count, -1))[:, start:end].flatten().contiguous()
     return _part(weight, bias, device, start, end)
 
 
@@ -177,7 +177,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
 
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
-            up = split_linear(w.up, parts, blocks=blocks)
+            up = split_linear(w.up, parts, block_count=blocks)
             out, down = split_linear(w.out, parts, axis="rows"), split_linear(w.down, parts, axis="rows")
         else:
             up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
@@ -206,11 +206,11 @@ class DividedDecoder(Decoder):
     @inference
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
-        config, slots = self.config, extent.context + extent.rows
+        config, slot_count = self.config, extent.context + extent.rows
         mask = torch.tensor(extent.visible_keys)[:, None] > torch.arange(extent.rows)
         mask = torch.cat((torch.ones(extent.rows, extent.context, dtype=torch.bool), mask), 1).to(self.device)
         queries = torch.ones(extent.rows, config.heads, config.head_dim, device=self.device)
-        keys = torch.ones(config.kv_heads, slots, config.head_dim, device=self.device)
+        keys = torch.ones(config.kv_heads, slot_count, config.head_dim, device=self.device)
         self._mix(queries, keys, keys, self._divide_mask(None, mask))
 
     def _build_mask(
@@ -223,8 +223,8 @@ class DividedDecoder(Decoder):
 
     def _divide_mask(self, rotation: Tensor | None, mask: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
-        rows, slots = mask.shape
-        cached, dense_keys = slots - rows, min(self.split.dense_keys, rows)
+        row_count, slot_count = mask.shape
+        cached, dense_keys = slot_count - row_count, min(self.split.dense_keys, row_count)
         other_slots, reach = round(self.split.keys * cached), cached + dense_keys
 
         def bias(part: Tensor) -> Tensor | None:
@@ -252,8 +252,8 @@ class DividedDecoder(Decoder):
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
-        rows, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
-        own_slots = slice(keys.shape[1] - rows, None)
+        row_count, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
+        own_slots = slice(keys.shape[1] - row_count, None)
         # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
         tree = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
@@ -270,7 +270,7 @@ class DividedDecoder(Decoder):
         if sent is not None:
             parts.append(dense_part(config, *sent, shared.other_bias))
         partials = [Partial(*(tensor.to(keys.device) for tensor in part)) for part in parts]
-        return merge(partials).reshape(rows, -1)
+        return merge(partials).reshape(row_count, -1)
 
     def _by_heads(
         self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int

@@ -72,22 +72,22 @@ class TreePattern:
         out[self.rows.long(), self.cols.long()] = False
         return out
 
-    def beyond(self, columns: int) -> TreePattern:
-        """The pattern without the first `columns`; column indices are unchanged."""
+    def beyond(self, column_count: int) -> TreePattern:
+        """The pattern without the first `column_count`; column indices are unchanged."""
         mask = ~self.hidden_mask
-        mask[:, :columns] = False
+        mask[:, :column_count] = False
         return TreePattern.of_mask(mask)
 
 
-def cached_pattern(mask: Tensor, columns: int = 0) -> TreePattern:
-    """The cached pattern of a bool mask `[width, width]` without its first `columns`."""
-    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), columns)
+def cached_pattern(mask: Tensor, column_count: int = 0) -> TreePattern:
+    """The cached pattern of a bool mask `[width, width]` without its first `column_count`."""
+    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), column_count)
 
 
 @lru_cache(CACHED_PATTERNS)
-def _pattern_of_bytes(content: bytes, width: int, columns: int) -> TreePattern:
+def _pattern_of_bytes(content: bytes, width: int, column_count: int) -> TreePattern:
     mask = torch.frombuffer(bytearray(content), dtype=torch.bool).view(width, width)
-    return TreePattern.of_mask(mask).beyond(columns)
+    return TreePattern.of_mask(mask).beyond(column_count)
 
 
 class Partial(NamedTuple):

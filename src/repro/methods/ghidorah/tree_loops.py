@@ -100,8 +100,8 @@ def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out
 @_compiled
 def merge(mixed, top, total, other_mixed, other_top, other_total, out):
     """Merge two partial attentions as computed by `attention`: `out` is `[rows, heads, dim]`."""
-    rows, heads, dim = out.shape
-    for row in range(rows):
+    row_count, heads, dim = out.shape
+    for row in range(row_count):
         for head in range(heads):
             highest = max(top[head, row], other_top[head, row])
             factor, other_factor = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)

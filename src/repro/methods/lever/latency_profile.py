@@ -72,24 +72,25 @@ class LatencyProfile:
         """Whether there are no measurements yet."""
         return not self._rows
 
-    def observe(self, rows: int, leaves: int, seconds: float) -> None:
+    def observe(self, row_count: int, leaves: int, seconds: float) -> None:
         """Add a measurement; the first of a shape is its average.
 
         Raises:
             InputError: rows or leaves below 1, or negative seconds.
         """
-        if rows < 1 or leaves < 1 or seconds < 0:
+        if row_count < 1 or leaves < 1 or seconds < 0:
             raise InputError(
-                f"{rows} rows with {leaves} leaves in {seconds} s is no pass; rows and leaves count from 1"
+                f"{row_count} rows with {leaves} leaves in {seconds} s is no pass; rows and leaves count "
+                "from 1"
             )
-        averages = self._averages.setdefault(rows, {})
+        averages = self._averages.setdefault(row_count, {})
         average = averages.get(leaves, seconds)
         averages[leaves] = self._decay * average + (1 - self._decay) * seconds
         self._rows = sorted(self._averages)
         self._rates = None
         self._estimates.clear()
 
-    def estimate(self, rows: int, leaves: int) -> float:
+    def estimate(self, row_count: int, leaves: int) -> float:
         """Estimated seconds of a pass of a shape; never negative.
 
         Raises:
@@ -97,26 +98,26 @@ class LatencyProfile:
         """
         if self.empty:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
-        shape = rows, leaves
+        shape = row_count, leaves
         if shape not in self._estimates:
-            self._estimates[shape] = self._estimate(rows, leaves)
+            self._estimates[shape] = self._estimate(row_count, leaves)
         return self._estimates[shape]
 
-    def _estimate(self, rows: int, leaves: int) -> float:
-        low, high = _around(self._rows, rows)
+    def _estimate(self, row_count: int, leaves: int) -> float:
+        low, high = _around(self._rows, row_count)
         low_s = self._at(low, leaves)
-        if rows <= low:
+        if row_count <= low:
             return low_s
         per_row, _ = self._slopes()
-        penalty = self._penalty * per_row * min(rows - low, abs(high - rows))
-        if rows > high:
-            return low_s + (rows - low) * per_row + penalty
+        penalty = self._penalty * per_row * min(row_count - low, abs(high - row_count))
+        if row_count > high:
+            return low_s + (row_count - low) * per_row + penalty
         high_s = max(low_s, self._at(high, leaves))
-        return min(high_s, low_s + (high_s - low_s) * (rows - low) / (high - low) + penalty)
+        return min(high_s, low_s + (high_s - low_s) * (row_count - low) / (high - low) + penalty)
 
-    def _at(self, rows: int, leaves: int) -> float:
+    def _at(self, row_count: int, leaves: int) -> float:
         """Estimate for a seen row count."""
-        means = self._averages[rows]
+        means = self._averages[row_count]
         low, high = _around(sorted(means), leaves)
         if low == high:
             return means[low] if leaves == low else max(0.0, means[low] + (leaves - low) * self._slopes()[1])

@@ -165,15 +165,15 @@ class Lever(Method):
                         costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
-    async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
+    async def _rehearse(self, device: Device, target: Session, row_count: int, leaves: int) -> float:
         """Seconds of verifying a tree of a shape, with arbitrary tokens."""
         root = Prefix.of((0,))
         target.start(root)
         tree = TokenTree(root)
-        for _ in range(rows - 1 - leaves):
+        for _ in range(row_count - 1 - leaves):
             tree.grow(len(tree) - 1, 0)
         stem = len(tree) - 1
-        for token in range(min(leaves, rows - 1)):
+        for token in range(min(leaves, row_count - 1)):
             tree.grow(stem, token)
         _, on_demand = PROJECTIONS[self.projection]
         start = device.now

@@ -122,15 +122,15 @@ class MllmNpu(Method):
         Raises:
             InputError: schedule and arithmetic would keep the outliers of different linears.
         """
-        layers, outliers = engine.model_cost.shape.layers, engine.outliers
+        layer_count, outliers = engine.model_cost.shape.layers, engine.outliers
         if outliers is None:
-            return shadowed_at_ends(layers, self.pruned, self.outliers) if self.shadow else {}
+            return shadowed_at_ends(layer_count, self.pruned, self.outliers) if self.shadow else {}
         if not self.shadow:
             raise InputError(
                 "method.shadow is false, and the target's arithmetic keeps outliers beside the NPU's; choose "
                 "method.shadow=true, or a target without that compression"
             )
-        linears = len(STAGE_OF) * layers
+        linears = len(STAGE_OF) * layer_count
         number = len(outliers)
         if number != linears - round(self.pruned * linears):
             raise InputError(

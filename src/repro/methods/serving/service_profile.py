@@ -58,28 +58,28 @@ class LevelProfile:
     step: tuple[Spent, ...]
     switch: Spent = NO_COST
 
-    def prefill_at(self, tokens: int) -> Spent:
+    def prefill_at(self, token_count: int) -> Spent:
         """Prefill cost, linearly interpolated.
 
         Raises:
             InputError: the length is outside the measured range.
         """
-        return self._interpolate(self.prefill, tokens)
+        return self._interpolate(self.prefill, token_count)
 
-    def step_at(self, tokens: float) -> Spent:
+    def step_at(self, token_count: float) -> Spent:
         """Decode step cost, linearly interpolated; errors as `prefill_at`."""
-        return self._interpolate(self.step, tokens)
+        return self._interpolate(self.step, token_count)
 
-    def _interpolate(self, costs: Sequence[Spent], tokens: float) -> Spent:
-        if not self.prompts[0] <= tokens <= self.prompts[-1]:
+    def _interpolate(self, costs: Sequence[Spent], token_count: float) -> Spent:
+        if not self.prompts[0] <= token_count <= self.prompts[-1]:
             raise InputError(
-                f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
+                f"{token_count:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
                 f"{self.prompts[-1]}"
             )
-        index = bisect_left(self.prompts, tokens)
-        if self.prompts[index] == tokens:
+        index = bisect_left(self.prompts, token_count)
+        if self.prompts[index] == token_count:
             return costs[index]
-        share = (tokens - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
+        share = (token_count - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
         return costs[index - 1].times(1.0 - share).plus(costs[index].times(share))
 
 
@@ -96,13 +96,18 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NO_COST
+        self,
+        model: float,
+        token_count: int,
+        answer: int,
+        current_level: float | None,
+        deciding: Spent = NO_COST,
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
         Args:
             model: model level.
-            tokens: prompt tokens kept.
+            token_count: prompt tokens kept.
             answer: tokens to generate, at least 1.
             current_level: current model level; `None` before the first request.
             deciding: cost of making the decision.
@@ -117,7 +122,7 @@ class DeviceProfile:
             )
         level = self.levels[model]
         spent_before = deciding if model == current_level else deciding.plus(level.switch)
-        return _costs(level, tokens, answer, spent_before)
+        return _costs(level, token_count, answer, spent_before)
 
     def whole(self, prompt: int, answer: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""

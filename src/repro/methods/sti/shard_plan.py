@@ -138,23 +138,25 @@ def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Stage
     return pace.embed + computed_end
 
 
-def layer_ranges(layers: int, real_layers: int) -> list[range]:
-    """For each of `layers` costed layers, the range of checkpoint layers that map to it, possibly empty."""
-    starts = [layer * real_layers // layers for layer in range(layers + 1)]
+def layer_ranges(layer_count: int, real_layers: int) -> list[range]:
+    """For each of `layer_count` costed layers, the checkpoint layers that map to it, possibly none."""
+    starts = [layer * real_layers // layer_count for layer in range(layer_count + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
 
 
 class _Planner:
     """Tries shard widths against one latency target."""
 
-    def __init__(self, sharding: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
+    def __init__(
+        self, sharding: Sharding, count: int, shard_count: int, layers: Layers, pace: StagePace
+    ) -> None:
         self._pace = pace
         self._bits = {FULL: layers.bits}
         self._bits |= {w: bits for w in sharding.widths if (bits := stored_bits(w)) < layers.bits}
-        self._bytes_per_bit = layers.layer_bytes / layers.bits / shards
+        self._bytes_per_bit = layers.layer_bytes / layers.bits / shard_count
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
         self._buffer = sharding.preload * layers.layer_bytes * count
-        self._shape = count, shards
+        self._shape = count, shard_count
         loads = [layers.layer_bytes] * count
         self.target = sharding.latency * pass_seconds(loads, [0.0] * count, pace)
 

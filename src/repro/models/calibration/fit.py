@@ -39,9 +39,9 @@ class PartCost:
         """The rate at the number of rows that is best, FLOPs per second."""
         return max(rate for _, rate in self.rate)
 
-    def seconds(self, weights: float, rows: int) -> float:
+    def seconds(self, weights: float, row_count: int) -> float:
         """Seconds of a part with `weights` at one of the measured rows."""
-        return dict(self.start)[rows] + 2.0 * rows * weights / dict(self.rate)[rows]
+        return dict(self.start)[row_count] + 2.0 * row_count * weights / dict(self.rate)[row_count]
 
 
 @dataclass(frozen=True)

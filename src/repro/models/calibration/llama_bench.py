@@ -143,8 +143,10 @@ def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     seconds: dict[int, float] = {}
     for rows in sorted({test.rows for test in tests}):
         row_tests = [test for test in tests if test.rows == rows]
-        context = min(test.context for test in row_tests)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in row_tests if test.context == context)
+        context_length = min(test.context for test in row_tests)
+        seconds[rows] = median(
+            _largest_pass(test, seconds) for test in row_tests if test.context == context_length
+        )
     return seconds
 
 

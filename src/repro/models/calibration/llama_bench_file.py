@@ -349,8 +349,8 @@ def _prompt_passes(test: Test, prompt_tokens: int) -> tuple[tuple[int, int], ...
     return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
 
 
-def _processor(test: Test, rows: int, layers: int) -> str:
-    """Where llama.cpp computed passes of `rows`, of a model with so many `layers`, the last one its output.
+def _processor(test: Test, row_count: int, layer_count: int) -> str:
+    """Where llama.cpp computed passes of so many rows, of a model with so many layers, the last its output.
 
     Raises:
         InputError: on several processors, or it cannot be known.
@@ -358,7 +358,7 @@ def _processor(test: Test, rows: int, layers: int) -> str:
     accelerator = _accelerator(test)
     ngl, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
     if accelerator is None or (
-        ngl == 0 and (rows < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
+        ngl == 0 and (row_count < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
     ):
         return CPU
     device_names = str(test.get("devices") or "auto")
@@ -366,7 +366,7 @@ def _processor(test: Test, rows: int, layers: int) -> str:
         f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": ngl
         == 0,
         f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
-        f"n_gpu_layers is {ngl}, so that layers may have stayed on the CPU": 0 < ngl < layers,
+        f"n_gpu_layers is {ngl}, so that layers may have stayed on the CPU": 0 < ngl < layer_count,
         "n_cpu_moe leaves experts on the CPU": _number(test, "n_cpu_moe", 0) > 0,
         "no_kv_offload leaves attention on the CPU": _true(test, "no_kv_offload"),
         "tensor_buft_overrides moves tensors": str(test.get("tensor_buft_overrides") or "none") != "none",

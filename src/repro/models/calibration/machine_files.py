@@ -193,17 +193,22 @@ def deciding_sizes(
     return Sizes(probes, effort.rows, None)
 
 
-def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
+def _quartiles(probe: LayerProbe, row_count: int) -> tuple[float, float]:
     def seconds() -> float:
-        return next(timing.seconds for timing in probe.time(rows, probe.contexts[0]) if timing.part == LAYER)
+        return next(
+            timing.seconds for timing in probe.time(row_count, probe.contexts[0]) if timing.part == LAYER
+        )
 
     seconds()  # kernels are chosen, memory is taken
     durations = sorted(seconds() for _ in range(TRIES))
     return durations[TRIES // 4], durations[-1 - TRIES // 4]
 
 
-def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
-    (_, smallest_seconds), (largest_seconds, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
+def _decides(probes: Sequence[LayerProbe], row_count: int) -> bool:
+    (_, smallest_seconds), (largest_seconds, _) = (
+        _quartiles(probes[0], row_count),
+        _quartiles(probes[-1], row_count),
+    )
     return largest_seconds >= DECISIVE_RATIO * smallest_seconds
 
 

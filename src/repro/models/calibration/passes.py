@@ -54,11 +54,11 @@ class PassTime(NamedTuple):
         return self.seconds - self.layers - self.head
 
 
-def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
-    """Put random keys and values of `tokens` positions into an empty cache."""
+def fill(cache: KVCache, config: DecoderConfig, token_count: int) -> None:
+    """Put random keys and values of `token_count` positions into an empty cache."""
     device = cache.positions.device
-    cache.set_positions(0, torch.arange(tokens, device=device))
-    rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=device)
+    cache.set_positions(0, torch.arange(token_count, device=device))
+    rows = torch.randn(token_count, 2 * config.kv_heads, config.head_dim, device=device)
     for layer in range(config.layers):
         cache.append_joint(layer, rows)
 
@@ -112,16 +112,16 @@ class PassTimer:
             self._contexts[tokens] = session, text
         self._passes = 0
 
-    def time(self, rows: int, context: int, last_only: bool = False) -> PassTime:
-        """Time a pass over a chain of `rows` new tokens after `context` cached ones.
+    def time(self, row_count: int, context_length: int, last_only: bool = False) -> PassTime:
+        """Time a pass over a chain of `row_count` new tokens after `context_length` cached ones.
 
         Logits are computed for each of them, or for the last one only.
         """
-        session, text = self._contexts[context]
+        session, text = self._contexts[context_length]
         self._passes += 1
         chain = [text.then(self._passes)]  # new tokens each time, whose logits no earlier pass left
         session.keep(chain[0])  # drops the rows of earlier passes, which continue `text` otherwise
-        while len(chain) < rows:
+        while len(chain) < row_count:
             chain.append(chain[-1].then(0))
         trace, span_count = self.device.trace, len(self.device.trace.spans)
 

@@ -174,18 +174,18 @@ class LayerProbe:
             root.mkdir(parents=True, exist_ok=True)
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
             layer_file = _write_file(Path(self._scratch.name) / "layers", decoder.resident_layers())
-            reader = LayerReader(layer_file, slots=2)
+            reader = LayerReader(layer_file, slot_count=2)
             decoder = decoder.with_layers([None] * config.layers)
         self._timer = PassTimer(local_device, cost, contexts, decoder, reader, is_streamed)
 
-    def time(self, rows: int, context: int) -> Iterator[PartTiming]:
-        """Time the parts of one pass of `rows` tokens after `context` cached ones."""
-        shape, pass_time = self.config.shape, self._timer.time(rows, context)
+    def time(self, row_count: int, context_length: int) -> Iterator[PartTiming]:
+        """Time the parts of one pass of `row_count` tokens after `context_length` cached ones."""
+        shape, pass_time = self.config.shape, self._timer.time(row_count, context_length)
 
         def timing(part: str, weights: float, seconds: float, attention: float = 0.0) -> PartTiming:
-            return PartTiming(self._kernels, part, weights, attention, rows, context, seconds)
+            return PartTiming(self._kernels, part, weights, attention, row_count, context_length, seconds)
 
-        attention = shape.attention_flops(rows, context)
+        attention = shape.attention_flops(row_count, context_length)
         yield timing(LAYER, shape.layer_weights, pass_time.layers / shape.layers, attention)
         yield timing(HEAD, shape.head_weights, pass_time.head)
         if pass_time.read_bytes:

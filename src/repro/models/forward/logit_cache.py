@@ -231,11 +231,11 @@ class _Remembering(Step):
         self._memo.put([self._keys[prefix] for prefix in prefixes], rows)
         return [Logits(None, row.top_ranks()) for row in rows]
 
-    def _compute(self, layers: int) -> Step:
-        """The real pass, run through `layers` layers."""
+    def _compute(self, layer_count: int) -> Step:
+        """The real pass, run through `layer_count` layers."""
         if self._step is None:
             self._step = self._network.begin(self._prefixes, self._branches)
-        if layers > self._layers_run:
-            self._step.layers(self._layers_run, layers)
-            self._layers_run = layers
+        if layer_count > self._layers_run:
+            self._step.layers(self._layers_run, layer_count)
+            self._layers_run = layer_count
         return self._step

@@ -323,11 +323,11 @@ class Model:
             return EncoderDecoderNetwork(self._both)
         return DecoderNetwork(self.decoder(), captured=self._captured)
 
-    def _local_network(self, tokens: int) -> Network:
+    def _local_network(self, token_count: int) -> Network:
         """The network that computes on this machine: passes of few rows are recorded on a GPU."""
         network = self._resident_network()
         if isinstance(network, DecoderNetwork) and network.decoder.device.type == "cuda":
-            return RecordedNetwork(network.decoder, tokens, GraphRecorder(), self._captured)
+            return RecordedNetwork(network.decoder, token_count, GraphRecorder(), self._captured)
         return network
 
     def capture(self, depths: Sequence[int]) -> Captured:
@@ -358,18 +358,18 @@ class Model:
         """The file of own greedy texts of this checkpoint, or of a variant of it."""
         return TextStore(root / "memo" / f"{self.outputs_key(variant)}-{self._host}-texts.sqlite")
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], token_count: int, report: Report) -> list[GreedyText]:
         """The checkpoint's own greedy texts, without any cache of logits.
 
         Args:
             prompts: the prompts; those of a decoder are computed side by side.
-            tokens: length of each text; stop tokens do not end it.
+            token_count: length of each text; stop tokens do not end it.
             report: progress callback, called with the number of tokens done of each text.
         """
         if not self.encoder_decoder:
-            return greedy_texts(self.decoder(), prompts, tokens, report)
+            return greedy_texts(self.decoder(), prompts, token_count, report)
         network = self._resident_network()
-        return [one_by_one(network, prompt, tokens) for prompt in prompts]
+        return [one_by_one(network, prompt, token_count) for prompt in prompts]
 
     @property
     def loads(self) -> LayerLoads | None:
@@ -377,15 +377,15 @@ class Model:
         return None
 
     def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+        self, role: str, device: Device, placement: Placement, network: Network, token_count: int = 0
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
         engine = Engine(
-            role, device, self.model_cost, network, placement, None, tokens, self.loads, self.outliers
+            role, device, self.model_cost, network, placement, None, token_count, self.loads, self.outliers
         )
         return Session(engine, self._beside(placement))
 
-    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
+    def local_session(self, role: str, device: Device, placement: Placement, token_count: int = 0) -> Session:
         """Open the model on this machine: fully resident, or with layers streamed from disk.
 
         Raises:
@@ -403,10 +403,10 @@ class Model:
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
                 f"leave compression@{role}.compression out, or choose an emulated device"
             )
-        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
+        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, token_count)
         if resident_layers == self.own_shape.layers:
-            network = self._local_network(tokens)
-            engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
+            network = self._local_network(token_count)
+            engine = Engine(role, device, self.model_cost, network, placement, None, token_count)
             return Session(engine, self._beside(placement))
         if resident_layers:
             raise InputError(
@@ -425,7 +425,7 @@ class Model:
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
-        engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
+        engine = Engine(role, device, self.model_cost, network, placement, reader, token_count)
         return Session(engine, self._beside(placement))
 
     def _beside(self, placement: Placement) -> object | None:

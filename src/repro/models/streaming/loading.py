@@ -69,7 +69,7 @@ class Loading:
         device: Device,
         sizes: Sequence[float],
         resident: int,
-        slots: int,
+        slot_count: int,
         preload: bool,
         reader: LayerSource | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Loading:
             device: device whose flash is read.
             sizes: bytes of each item, resident ones included; an item of 0 bytes needs no read and no slot.
             resident: number of resident items, which are never read.
-            slots: maximum number of items being read or in use.
+            slot_count: maximum number of items being read or in use.
             preload: whether reading continues between passes.
             reader: reads layers on a real device.
         """
@@ -89,7 +89,7 @@ class Loading:
         self._sizes = sizes
         self._resident = resident
         # With more slots than items, preloading would read a layer that is still held.
-        self._slots = min(slots, max(1, sum(size > 0 for size in sizes[resident:])))
+        self._slots = min(slot_count, max(1, sum(size > 0 for size in sizes[resident:])))
         self._preload = preload
         self._reader = reader
         self._coming: deque[tuple[int, Future[Any]]] = deque()

@@ -472,7 +472,9 @@ class GenerationCell(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
+                Engine(
+                    role, device, model.model_cost, NoNetwork(), place, token_count=self.tokens(role)
+                ).reserve()
         finally:
             device.close()
 

@@ -39,7 +39,7 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         flash_busy: share of decode time in which flash was read.
     """
     windows = decode_windows(generations)
-    tokens = sum(len(g.tokens) - 1 for g in generations)
+    token_count = sum(len(g.tokens) - 1 for g in generations)
     seconds = sum(end - start for start, end in windows)
     joules = [trace.joules(*window) for window in windows]
     decode_joules = None if None in joules else sum(j for j in joules if j is not None)
@@ -50,10 +50,10 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     prefill_joules = [trace.joules(g.arrived, g.prefilled) for g in generations]
     busiest_seconds = max(sum(trace.busy(on, *window) for window in prefill_windows) for on in PROCESSORS)
     return {
-        "decode_tokens": tokens,
+        "decode_tokens": token_count,
         "decode_seconds": seconds,
-        "decode_tokens_per_s": tokens / seconds if seconds else None,
-        "time_per_token": seconds / tokens if tokens else None,
+        "decode_tokens_per_s": token_count / seconds if seconds else None,
+        "time_per_token": seconds / token_count if token_count else None,
         "ttft": fmean(g.first - g.arrived for g in generations),
         "latency": fmean(g.ended - g.arrived for g in generations),
         "prefill_tokens_per_s": prompt_tokens / prefill_seconds if prefill_seconds else None,
@@ -61,8 +61,10 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         "prefill_bubbles": 1 - busiest_seconds / prefill_seconds if prefill_seconds else None,
         "prefill_seconds": sum(g.prefilled - g.arrived for g in generations),
         "decode_joules": decode_joules,
-        "joules_per_token": decode_joules / tokens if tokens and decode_joules is not None else None,
-        "flash_bytes_per_token": read_bytes / tokens if tokens else None,
+        "joules_per_token": decode_joules / token_count
+        if token_count and decode_joules is not None
+        else None,
+        "flash_bytes_per_token": read_bytes / token_count if token_count else None,
         "flash_busy": sum(trace.busy(FLASH, *w) for w in windows) / seconds if seconds else None,
     }
 
@@ -226,9 +228,9 @@ def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[st
     projecting, wasted = [], []
     for r in (r for g in generations for r in g.rounds if r.rows):
         heads = [s for s in trace.within(r.start, r.end) if s.kind == "head" and s.name == "target head"]
-        rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
+        row_count, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
         projecting.append(seconds)
-        wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / rows) if rows else 0.0)
+        wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / row_count) if row_count else 0.0)
     return {"projecting_seconds": fsum(projecting), "wasted_seconds": fsum(wasted)}
 
 

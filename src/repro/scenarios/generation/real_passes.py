@@ -142,11 +142,13 @@ def _compare_cell(cell: GenerationCell, prepared: PreparedRows) -> int:
     return sum(network.compared for network in networks)
 
 
-def _recompute(cell: GenerationCell, greedy_text: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
+def _recompute(
+    cell: GenerationCell, greedy_text: GreedyText, token_count: int, bound: float
+) -> ComparedNetwork:
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
     network = ComparedNetwork(cell.target.network(), "target", {OWN_TEXT: along(greedy_text)}, bound)
     network.start(greedy_text.prompt)
-    rows_of(network, greedy_text.contexts()[:tokens])
+    rows_of(network, greedy_text.contexts()[:token_count])
     return network
 
 

@@ -515,19 +515,19 @@ def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
 
 def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """The figures of generation that requests have too, under its names, for tables that have both."""
-    tokens = sum(s.request.answer - 1 for s in served)
+    token_count = sum(s.request.answer - 1 for s in served)
     seconds = sum(s.costs.time - s.costs.ttft for s in served)
     prefill_joules = [s.first_token_costs.energy for s in served if s.first_token_costs.energy is not None]
     total_joules = [s.costs.energy for s in served if s.costs.energy is not None]
     is_complete = len(prefill_joules) == len(total_joules) == len(served)
     return {
         "prompts": len(served),
-        "decode_tokens": tokens,
+        "decode_tokens": token_count,
         "decode_seconds": seconds,
-        "decode_tokens_per_s": tokens / seconds if tokens else None,
+        "decode_tokens_per_s": token_count / seconds if token_count else None,
         "prefill_joules": sum(prefill_joules) if is_complete else None,
-        "joules_per_token": (sum(total_joules) - sum(prefill_joules)) / tokens
-        if is_complete and tokens
+        "joules_per_token": (sum(total_joules) - sum(prefill_joules)) / token_count
+        if is_complete and token_count
         else None,
     }
 

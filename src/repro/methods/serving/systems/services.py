@@ -107,10 +107,10 @@ def halves_at(shape: Shape, level: float) -> tuple[int, int]:
 def _dropped_cost(full: ModelCost, level: float) -> UnevenCost:
     shape = full.shape
     attention, mlps = halves_at(shape, level)
-    layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
-    units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
-    smaller = replace(full, shape=replace(shape, layers=layers))
-    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)
+    layer_count = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
+    units = (shape.kv_heads,) * attention + (0,) * (layer_count - attention)
+    smaller = replace(full, shape=replace(shape, layers=layer_count))
+    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layer_count), with_adapters=False)
 
 
 @register("service", "laco")

@@ -106,17 +106,17 @@ class EagleConfig:
         """Position limit; `None` if unlimited."""
         return self.layer.max_positions
 
-    def depths(self, layers: int) -> tuple[int, ...]:
+    def depths(self, layer_count: int) -> tuple[int, ...]:
         """Numbers of target layers after which hidden states are read: low, middle, high.
 
         Raises:
             InputError: the target does not have these layers.
         """
-        outputs = self.outputs or (1, layers // 2 - 1, layers - 4)
-        if not all(0 <= output < layers for output in outputs):
+        outputs = self.outputs or (1, layer_count // 2 - 1, layer_count - 4)
+        if not all(0 <= output < layer_count for output in outputs):
             raise InputError(
-                f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
-                f"eagle_config.{IDS_KEY} in its config.json names others"
+                f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has "
+                f"{layer_count}; eagle_config.{IDS_KEY} in its config.json names others"
             )
         return tuple(output + 1 for output in outputs)
 

@@ -75,9 +75,9 @@ class MedusaConfig:
             self.heads, self.target_hidden, self.target_vocab, not self.untied, self.layers
         )
 
-    def depths(self, layers: int) -> tuple[int, ...]:
-        """Numbers of target layers after which hidden states are read: after all `layers`."""
-        return (layers,)
+    def depths(self, layer_count: int) -> tuple[int, ...]:
+        """Numbers of target layers after which hidden states are read: after all `layer_count`."""
+        return (layer_count,)
 
 
 def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> MedusaConfig:

@@ -104,9 +104,9 @@ class Replay:
 
 @compile_loop
 def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
-    positions, heads = ranks.shape
-    depths, last_nodes = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
-    for position in range(positions):
+    position_count, heads = ranks.shape
+    depths, last_nodes = np.zeros(position_count, np.int64), np.zeros(position_count, np.int64)
+    for position in range(position_count):
         node = 0
         for head in range(heads):
             rank = ranks[position, head]
