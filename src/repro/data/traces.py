@@ -137,15 +137,15 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
     )
 
 
-def _rows(row_count: int, count: int, app: App, seed: int) -> Sequence[int]:
+def _rows(row_count: int, request_count: int, app: App, seed: int) -> Sequence[int]:
     if row_count < 1:
         raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
     generator, rows = random.Random(f"{seed}/{app.source}"), list[int]()
-    while len(rows) < count:
+    while len(rows) < request_count:
         order = list(range(row_count))
         generator.shuffle(order)
         rows += order
-    return rows[:count]
+    return rows[:request_count]
 
 
 def _times(config: TraceConfig, count: int) -> Sequence[float]:

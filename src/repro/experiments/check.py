@@ -250,19 +250,19 @@ def select_cells(results: Path, entries: Iterable[Mapping[str, Any]]) -> dict[st
     return cells
 
 
-def beginning(store: Results, record: Record, prompts: int | None) -> Beginning | None:
+def beginning(store: Results, record: Record, prompt_count: int | None) -> Beginning | None:
     """So many of a cell's first answers; None for all of it.
 
     All of it is checked if it has no more, or stored no rounds, or its draft is calibrated on the prompts
     behind its own, which would be others.
     """
     count = record.values.get("prompts")
-    if prompts is None or not isinstance(count, int) or count <= prompts:
+    if prompt_count is None or not isinstance(count, int) or count <= prompt_count:
         return None
     if "calibration" in record.provenance.inputs:
         return None
     rounds = store.rounds(record.key)
-    return Beginning(prompts, rounds) if rounds and "request" in rounds[0] else None
+    return Beginning(prompt_count, rounds) if rounds and "request" in rounds[0] else None
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

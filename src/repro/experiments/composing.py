@@ -162,8 +162,8 @@ def _postpone_references(overrides: Any) -> Any:
 
 
 @cache
-def _parse_file(path: str, changed_ns: int, size: int) -> tuple[str | None, Any]:
-    """A file's package header and content; `changed` and `size` are part of the cache key."""
+def _parse_file(path: str, changed_ns: int, file_size: int) -> tuple[str | None, Any]:
+    """A file's package header and content; `changed` and `file_size` are part of the cache key."""
     text = read_yaml(Path(path))
     content = parse_yaml(text, path, _loader())
     try:

@@ -60,8 +60,9 @@ class Needs:
 
     def lines(self) -> Iterator[str]:
         """A line a checkpoint, and the memory."""
-        total = sum(model.size_bytes for model in self.models)
-        yield f"{self.experiment} with weights=own: {len(self.models)} checkpoints, {total / 1e9:.1f} GB"
+        total_bytes = sum(model.size_bytes for model in self.models)
+        checkpoints = f"{len(self.models)} checkpoints, {total_bytes / 1e9:.1f} GB"
+        yield f"{self.experiment} with weights=own: {checkpoints}"
         for model in self.models:
             repo = model.checkpoint.hub.repo if model.checkpoint.hub else model.checkpoint.folder
             login = "; accept it on the repository's page and log in (HF_TOKEN)" if model.needs_login else ""

@@ -47,12 +47,14 @@ class Acceptance(Metric):
         _check(accepted_counts, emitted_counts)
         counts = Counter(accepted_counts)
         histogram = [counts[k] for k in range(max(counts) + 1)]
-        rounds = len(accepted_counts)
+        round_count = len(accepted_counts)
         return {
-            "acceptance_length": sum(emitted_counts) / rounds,
-            "accepted_draft_tokens": sum(accepted_counts) / rounds,
+            "acceptance_length": sum(emitted_counts) / round_count,
+            "accepted_draft_tokens": sum(accepted_counts) / round_count,
             "acceptance_histogram": histogram,
-            "acceptance_by_position": [sum(histogram[k + 1 :]) / rounds for k in range(len(histogram) - 1)],
+            "acceptance_by_position": [
+                sum(histogram[k + 1 :]) / round_count for k in range(len(histogram) - 1)
+            ],
         }
 
 

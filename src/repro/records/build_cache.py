@@ -76,7 +76,7 @@ def forgetting() -> Iterator[Path]:
 def build_once(
     target: Path,
     build: Callable[[Path], Path],
-    need: int = 0,
+    needed_bytes: int = 0,
     is_whole: Callable[[Path], bool] = Path.exists,
 ) -> Path:
     """Return `target`, building it if it is missing or incomplete; other processes wait for the build.
@@ -88,11 +88,11 @@ def build_once(
     Args:
         target: the cached file or folder.
         build: builds it; called at most once, under the lock.
-        need: peak disk space of the build in bytes, checked before it starts.
+        needed_bytes: peak disk space of the build in bytes, checked before it starts.
         is_whole: whether the existing `target` is complete; if not, it is removed and built again.
 
     Raises:
-        InputError: the folder is not writable, or the disk is full or has less than `need` bytes left; or
+        InputError: the folder is not writable, or the disk is full or has less than `needed_bytes` left; or
             what is there is another user's, who lets nobody read it.
     """
     require_readable(target)
@@ -106,7 +106,7 @@ def build_once(
         scratch = target.with_name(f"{target.name}.partial")
         _remove(scratch)
         _remove(target)
-        require_space(target.parent, need, str(target))
+        require_space(target.parent, needed_bytes, str(target))
         scratch.mkdir()
         try:
             built = build(scratch)
@@ -171,14 +171,14 @@ def one_at_a_time(lock_name: str) -> Iterator[None]:
         lock.release()
 
 
-def require_space(folder: Path, need: int, purpose: str) -> None:
-    """InputError if the disk of `folder` (or of its nearest existing parent) has less than `need` bytes."""
+def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
+    """InputError if the disk of `folder` (or of its nearest existing parent) has less than `needed_bytes`."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if free < need:
+    if free < needed_bytes:
         raise InputError(
-            f"disk too full for {purpose}: up to {need / 1e6:,.0f} MB needed while it is made, "
+            f"disk too full for {purpose}: up to {needed_bytes / 1e6:,.0f} MB needed while it is made, "
             f"{free / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} to another disk"
         )
 

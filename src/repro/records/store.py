@@ -154,15 +154,15 @@ class LinesFile:
             self.end += len(raw)
         return cells
 
-    def _read_added(self, size: int) -> bytes:
+    def _read_added(self, file_size: int) -> bytes:
         """The whole lines behind `end`."""
         require_no_link(self.path.parent, self.path)
         if not self.end:
-            content = read_bytes(self.path, LINES_BYTES)[:size]
+            content = read_bytes(self.path, LINES_BYTES)[:file_size]
         else:
             with self.path.open("rb") as file:
                 file.seek(self.end)
-                content = file.read(size - self.end)
+                content = file.read(file_size - self.end)
         return content if not self.is_writers else content[: content.rfind(b"\n") + 1]
 
     def _take(self, raw: bytes) -> StoredCell | None:

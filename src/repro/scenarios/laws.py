@@ -100,8 +100,8 @@ def _of_rounds(numbers: Numbers, lines: Sequence[Round]) -> Iterator[str]:
         previous = line
     seconds = math.fsum(_number(line, "end") - _number(line, "start") for line in lines)
     yield from _equal("the rounds' seconds add up to decode_seconds", seconds, numbers.get("decode_seconds"))
-    tokens = math.fsum(_number(line, "emitted") for line in lines)
-    yield from _equal("the rounds' tokens add up to decode_tokens", tokens, numbers.get("decode_tokens"))
+    token_count = math.fsum(_number(line, "emitted") for line in lines)
+    yield from _equal("the rounds' tokens add up to decode_tokens", token_count, numbers.get("decode_tokens"))
 
 
 def _of_answers(numbers: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:

@@ -86,13 +86,13 @@ def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[FiguresByColumn]) -> 
 
 def mask_figures(mask: Mask) -> dict[str, tuple[str, float]]:
     """The numbers of a mask that the table shows."""
-    token_count, computed_points = len(mask), sum(map(sum, mask))
+    token_count, computed_count = len(mask), sum(map(sum, mask))
     return {
         "tokens": ("tokens", token_count),
         "points": ("points", token_count**2),
-        "computed": ("points", computed_points),
-        "density": ("%", 100 * computed_points / token_count**2),
-        "causal_density": ("%", 200 * computed_points / (token_count * (token_count + 1))),
+        "computed": ("points", computed_count),
+        "density": ("%", 100 * computed_count / token_count**2),
+        "causal_density": ("%", 200 * computed_count / (token_count * (token_count + 1))),
     }
 
 

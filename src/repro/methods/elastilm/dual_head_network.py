@@ -173,16 +173,16 @@ class DualHead(nn.Module):
                 value.copy_(tensors[key].float())
 
 
-def orthogonal(count: int, embeddings: Tensor, generator: torch.Generator) -> Tensor:
-    """`count` orthogonal random vectors with the mean norm of the word embeddings.
+def orthogonal(vector_count: int, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+    """`vector_count` orthogonal random vectors with the mean norm of the word embeddings.
 
     Raises:
-        InputError: the embedding width is smaller than `count`.
+        InputError: the embedding width is smaller than `vector_count`.
     """
     width = embeddings.shape[1]
-    if width < count:
-        raise InputError(f"{count} vectors of {width} dimensions cannot be orthogonal to each other")
-    gaussian = torch.randn(width, count, generator=generator, dtype=torch.float64)
+    if width < vector_count:
+        raise InputError(f"{vector_count} vectors of {width} dimensions cannot be orthogonal to each other")
+    gaussian = torch.randn(width, vector_count, generator=generator, dtype=torch.float64)
     vectors: Tensor = torch.linalg.qr(gaussian).Q.T * embeddings.double().norm(dim=1).mean()
     return vectors.float().contiguous()
 
@@ -202,10 +202,10 @@ def _update(module: nn.Module, rank: int, generator: torch.Generator) -> None:
             _update(child, rank, generator)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs)
+def _linear(input_count: int, output_count: int, generator: torch.Generator) -> nn.Linear:
+    linear = nn.Linear(input_count, output_count)
     with torch.no_grad():
-        linear.weight.copy_(0.02 * torch.randn(outputs, inputs, generator=generator))
+        linear.weight.copy_(0.02 * torch.randn(output_count, input_count, generator=generator))
         linear.bias.zero_()
     return linear
 

@@ -82,5 +82,5 @@ def _paper_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
 def _release_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded up and neurons down."""
     # Rounding to six decimals removes floating-point error next to whole numbers.
-    units = math.ceil(round(keep * config.kv_heads, 6))
-    return max(1, units), max(1, math.floor(round(keep * config.intermediate, 6)))
+    unit_count = math.ceil(round(keep * config.kv_heads, 6))
+    return max(1, unit_count), max(1, math.floor(round(keep * config.intermediate, 6)))

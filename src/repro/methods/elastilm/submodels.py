@@ -129,7 +129,9 @@ class UnitDecoder(Decoder):
     missing ones are zero and not read.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache
+    ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         unit_count = heads.shape[1] // (config.groups + 2)
@@ -144,7 +146,7 @@ class UnitDecoder(Decoder):
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
             rows[:, :, :unit_count] = heads[:, queries:].view(-1, 2, unit_count, config.head_dim)
             rows = rows.flatten(1, 2)
-        keys, values = cache.append_joint(i, rows)
+        keys, values = cache.append_joint(layer, rows)
         return w.out(self._mix(heads[:, :queries], keys[:unit_count], values[:unit_count], mask))
 
     def _head_norms(self, norm: RMSNorm, unit_count: int) -> list[tuple[int, int, RMSNorm]]:
@@ -261,14 +263,16 @@ def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
     return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
 
 
-def _slice_layer(config: DecoderConfig, layer: LayerWeights, unit_count: int, neurons: int) -> LayerWeights:
+def _slice_layer(
+    config: DecoderConfig, layer: LayerWeights, unit_count: int, neuron_count: int
+) -> LayerWeights:
     queries, keys = unit_count * config.groups * config.head_dim, unit_count * config.head_dim
     return replace(
         layer,
         qkv=_slice_joined(layer.qkv, (queries, keys, keys)),
         out=_slice_transposed(layer.out, queries),
-        up=_slice_joined(layer.up, (neurons,) * len(matrices(config, "up"))),
-        down=_slice_transposed(layer.down, neurons),
+        up=_slice_joined(layer.up, (neuron_count,) * len(matrices(config, "up"))),
+        down=_slice_transposed(layer.down, neuron_count),
     )
 
 
@@ -282,9 +286,9 @@ def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     )
 
 
-def _slice_transposed(linear: Linear, count: int) -> TransposedLinear:
+def _slice_transposed(linear: Linear, output_count: int) -> TransposedLinear:
     assert isinstance(linear, TransposedLinear), "submodel takes what reorder gives"
-    return replace(linear, weight=linear.weight.narrow(0, 0, count))
+    return replace(linear, weight=linear.weight.narrow(0, 0, output_count))
 
 
 def _dense(linear: Linear) -> PlainLinear:

@@ -59,8 +59,8 @@ class DecisionHead(Decider):
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
         model_cost, limit = MODEL_COSTS[self.model_cost], self.reading.net.positions
-        pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
-        row_count = min(pieces + 4, limit)
+        piece_count = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
+        row_count = min(piece_count + 4, limit)
         return (model_cost.op("decision head", row_count, model_cost.layers, on, True, self.stored),)
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:

@@ -30,13 +30,15 @@ class DifferentiableDecoder(UnitDecoder):
     """Same outputs as `UnitDecoder`, differentiable in all weights that require gradients."""
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         return AttentionMask(
-            rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache))
+            rotation, bias=blindness(self.config, visible(self.config, layer, positions, mask, cache))
         )
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache
+    ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         unit_count = heads.shape[1] // (config.groups + 2)

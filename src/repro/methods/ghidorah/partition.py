@@ -121,11 +121,15 @@ def stages(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iter
 
 
 def linear(
-    model_cost: ModelCost, split: Split, row_count: int, weights: float, launch_count: float = 1.0
+    model_cost: ModelCost, split: Split, row_count: int, weight_count: float, launch_count: float = 1.0
 ) -> Stage:
-    """A linear of `weights` elements, split by columns."""
+    """A linear of `weight_count` elements, split by columns."""
     return split_work(
-        split.share, "layer", 2.0 * row_count * weights, model_cost.weight_bytes(weights), launch_count
+        split.share,
+        "layer",
+        2.0 * row_count * weight_count,
+        model_cost.weight_bytes(weight_count),
+        launch_count,
     )
 
 
@@ -182,9 +186,11 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
     yield [total]
 
 
-def split_work(share: float, kind: str, flops: float, size: float, launch_count: float = 1.0) -> Stage:
+def split_work(share: float, kind: str, flops: float, moved_bytes: float, launch_count: float = 1.0) -> Stage:
     """Freely divisible work: the other processor gets `share` of it."""
     parts = ((False, 1 - share), (True, share))
     return [
-        StagePiece(kind, other, flops * part, size * part, launch_count) for other, part in parts if part > 0
+        StagePiece(kind, other, flops * part, moved_bytes * part, launch_count)
+        for other, part in parts
+        if part > 0
     ]

@@ -214,12 +214,12 @@ class DividedDecoder(Decoder):
         self._mix(queries, keys, keys, self._divide_mask(None, mask))
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
-        cached = cache.length_of(i)
+        cached = cache.length_of(layer)
         if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
-            return attention_mask(self.config, i, rotation, positions, mask, cache)
-        return self._divide_mask(rotation, visible(self.config, i, positions, mask, cache))
+            return attention_mask(self.config, layer, rotation, positions, mask, cache)
+        return self._divide_mask(rotation, visible(self.config, layer, positions, mask, cache))
 
     def _divide_mask(self, rotation: Tensor | None, mask: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""

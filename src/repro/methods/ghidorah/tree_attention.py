@@ -92,11 +92,11 @@ class Work:
     weights: torch.Tensor
 
     @classmethod
-    def of(cls, tree_kernel: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
+    def of(cls, tree_kernel: TreeKernel, pattern: TreePattern, head_count: int, head_dim: int) -> Work:
         """Random inputs, the same for every kernel."""
         generator, width = torch.Generator().manual_seed(0), pattern.width
-        queries = torch.randn(width, heads, head_dim, generator=generator)
-        keys, values = torch.randn(2, heads, width, head_dim, generator=generator)
+        queries = torch.randn(width, head_count, head_dim, generator=generator)
+        keys, values = torch.randn(2, head_count, width, head_dim, generator=generator)
         scores = tree_kernel.scores(pattern, queries, keys, head_dim**-0.5)
         weights = torch.sigmoid(scores)  # maps -inf to 0: a dense kernel's masked weights
         return cls(tree_kernel, pattern, queries, keys, values, weights)

@@ -243,9 +243,9 @@ def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
     return (mixed / total).transpose(0, 1)
 
 
-def _of_heads(heads: int, rows: Tensor) -> Tensor:
-    """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[heads, rows, head_dim]`."""
-    return rows if len(rows) == heads else rows.repeat_interleave(heads // len(rows), 0)
+def _of_heads(head_count: int, rows: Tensor) -> Tensor:
+    """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[head_count, rows, head_dim]`."""
+    return rows if len(rows) == head_count else rows.repeat_interleave(head_count // len(rows), 0)
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:

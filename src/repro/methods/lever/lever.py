@@ -102,8 +102,8 @@ class Lever(Method):
     def growth(self) -> Growth:
         """Settings of tree construction."""
         small, large = SCHEDULES[self.schedule]
-        batch = self.batch if self.schedule == "batched" else 1
-        return Growth(self.depth, self.reach, self.limit, batch, self.switch, small, large)
+        batch_size = self.batch if self.schedule == "batched" else 1
+        return Growth(self.depth, self.reach, self.limit, batch_size, self.switch, small, large)
 
     @property
     def rule(self) -> PruningRule:
@@ -144,10 +144,10 @@ class Lever(Method):
             return 1
         return self.candidates if self.construction == "greedy" else RANK_COUNT
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`."""
         other_method = OTHER_METHODS.get(self.construction)
-        return other_method.look_ahead(role, answer) if other_method else self.limit
+        return other_method.look_ahead(role, answer_length) if other_method else self.limit
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
@@ -172,9 +172,9 @@ class Lever(Method):
         tree = TokenTree(root)
         for _ in range(row_count - 1 - leaves):
             tree.grow(len(tree) - 1, 0)
-        stem = len(tree) - 1
+        stem_length = len(tree) - 1
         for token in range(min(leaves, row_count - 1)):
-            tree.grow(stem, token)
+            tree.grow(stem_length, token)
         _, on_demand = PROJECTIONS[self.projection]
         start = device.now
         await target.verify(tree, Greedy(), SparingVerifier(on_demand=on_demand))
@@ -231,8 +231,8 @@ class _Serving(Serving):
                 pruner = self._pruner(target, candidates)
                 start = device.now
                 verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
-                leaves = sum(1 for _ in tree.leaves())
-                self.costs.verify.observe(len(tree), leaves, device.now - start)
+                leaf_count = sum(1 for _ in tree.leaves())
+                self.costs.verify.observe(len(tree), leaf_count, device.now - start)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
                 decoding.verified(verification, len(tree) - 1, draft_tree.reason)
                 trees.append(tree)

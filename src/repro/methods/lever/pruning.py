@@ -64,8 +64,8 @@ class PruningRule:
             return sorted(survivors)
         survivors |= self._branch(tree, values)
         survivors |= self._near(tree, values, survivors)
-        leaves = sum(not survivors.intersection(tree.children(node)) for node in survivors)
-        if len(survivors) < self.least_nodes or leaves < self.least_leaves:
+        leaf_count = sum(not survivors.intersection(tree.children(node)) for node in survivors)
+        if len(survivors) < self.least_nodes or leaf_count < self.least_leaves:
             return list(range(len(tree)))
         return sorted(survivors)
 

@@ -68,9 +68,9 @@ class Layout:
             if not 0 <= share <= 1:
                 raise InputError(f"{name} is {share}; it is a share from 0 to 1")
 
-    def rows(self, prompt: int) -> list[int]:
+    def rows(self, prompt_length: int) -> list[int]:
         """Tokens of each chunk of a prompt; the last chunk is padded."""
-        return [self.chunk] * ceil(prompt / self.chunk) if self.chunk else [prompt]
+        return [self.chunk] * ceil(prompt_length / self.chunk) if self.chunk else [prompt_length]
 
     def cuts(self, layer: int) -> bool:
         """Whether a layer's FFN is two subgraphs: one of its linears keeps outliers of its own."""
@@ -170,9 +170,11 @@ def layers_at_ends(layer_count: int, pruned_share: float) -> frozenset[int]:
     return frozenset([*range(front_count), *range(layer_count - (kept_count - front_count), layer_count)])
 
 
-def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
-    """The subgraphs of a prompt of `prompt` tokens, chunk by chunk, each after its dependencies."""
-    return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt)))
+def subgraphs(
+    model_cost: ModelCost, layout: Layout, prompt_length: int, name: str = "target"
+) -> list[Subgraph]:
+    """The subgraphs of a prompt of `prompt_length` tokens, chunk by chunk, each after its dependencies."""
+    return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt_length)))
 
 
 @dataclass
@@ -201,7 +203,7 @@ class _Cutter:
 
     def _stage(
         self,
-        chunk: int,
+        chunk_number: int,
         layer: int,
         stage: str,
         row_count: int,
@@ -210,56 +212,71 @@ class _Cutter:
         is_synced: bool,
     ) -> Iterator[Subgraph]:
         """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
-        label = f"chunk {chunk} layer {layer} {stage}"
+        label = f"chunk {chunk_number} layer {layer} {stage}"
         first_number = self._count
         if stage not in LINEARS:
             yield Subgraph(
-                self._float(stage, row_count, context_length, label, is_synced), parents, chunk, layer, stage
+                self._float(stage, row_count, context_length, label, is_synced),
+                parents,
+                chunk_number,
+                layer,
+                stage,
             )
-            self._ends[chunk, layer, stage] = (first_number,)
+            self._ends[chunk_number, layer, stage] = (first_number,)
             return
         if stage == FFN and self.layout.cuts(layer):
-            yield from self._up(chunk, layer, row_count, parents)
-            parents, first_number = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
+            yield from self._up(chunk_number, layer, row_count, parents)
+            parents, first_number = (
+                self._ends[chunk_number, layer, UP],
+                self._ends[chunk_number, layer, UP][-1] + 1,
+            )
             stage = DOWN
-        parts = list(self._product(chunk, layer, stage, row_count, parents, first_number))
+        parts = list(self._product(chunk_number, layer, stage, row_count, parents, first_number))
         yield from parts
-        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first_number, parts)
+        self._ends[chunk_number, layer, FFN if stage == DOWN else stage] = _ends(first_number, parts)
 
-    def _up(self, chunk: int, layer: int, row_count: int, parents: tuple[int, ...]) -> Iterator[Subgraph]:
+    def _up(
+        self, chunk_number: int, layer: int, row_count: int, parents: tuple[int, ...]
+    ) -> Iterator[Subgraph]:
         """The first part of an FFN that is cut; its shadow product is added before the activation."""
         first_number = self._count
-        parts = list(self._product(chunk, layer, UP, row_count, parents, first_number))
+        parts = list(self._product(chunk_number, layer, UP, row_count, parents, first_number))
         ends = _ends(first_number, parts)
         if len(ends) > 1:
             # Read gate and up of both products; write the activated ones in int8.
             count = row_count * self.model_cost.shape.intermediate
             size = count * (2 * products(self.model_cost.shape, UP) * FLOAT_BYTES + 1)
-            label = f"chunk {chunk} layer {layer} {UP}"
+            label = f"chunk {chunk_number} layer {layer} {UP}"
             op = self._op(CPU, NORM, row_count, 8.0 * count, size, label, precision="fp32", synced=True)
-            parts.append(Subgraph(op, ends, chunk, layer, UP))
+            parts.append(Subgraph(op, ends, chunk_number, layer, UP))
             ends = (first_number + len(parts) - 1,)
         yield from parts
-        self._ends[chunk, layer, UP] = ends
+        self._ends[chunk_number, layer, UP] = ends
 
     def _product(
-        self, chunk: int, layer: int, stage: str, row_count: int, parents: tuple[int, ...], first_number: int
+        self,
+        chunk_number: int,
+        layer: int,
+        stage: str,
+        row_count: int,
+        parents: tuple[int, ...],
+        first_number: int,
     ) -> Iterator[Subgraph]:
         """A linear's subgraph, `first_number`; for outliers also the flash read and the shadow product."""
-        label = f"chunk {chunk} layer {layer} {stage}"
+        label = f"chunk {chunk_number} layer {layer} {stage}"
         subgraph_stage = FFN if stage == DOWN else stage
         processor = CPU if (layer, stage) in self.layout.beyond else NPU
         yield Subgraph(
-            self._linear(processor, stage, row_count, label), parents, chunk, layer, subgraph_stage
+            self._linear(processor, stage, row_count, label), parents, chunk_number, layer, subgraph_stage
         )
         share = self.layout.shadowed.get((layer, stage))
         if processor == NPU and share is not None:
             read_op, all_parents = self._cold(stage, share, label), parents
             if read_op:
-                yield Subgraph(read_op, parents, chunk, layer, subgraph_stage)
+                yield Subgraph(read_op, parents, chunk_number, layer, subgraph_stage)
                 all_parents = (*parents, first_number + 1)
             yield Subgraph(
-                self._shadow(stage, share, row_count, label), all_parents, chunk, layer, subgraph_stage
+                self._shadow(stage, share, row_count, label), all_parents, chunk_number, layer, subgraph_stage
             )
 
     def _float(self, stage: str, row_count: int, context_length: int, label: str, is_synced: bool) -> Op:
@@ -307,14 +324,16 @@ class _Cutter:
         kind: str,
         row_count: int,
         flops: float,
-        size: float,
+        moved_bytes: float,
         label: str,
         precision: str,
         synced: bool = False,
         launch_count: int = 1,
     ) -> Op:
         name = f"{self.name} {on} {label}"
-        return Op(on, kind, name, row_count, flops, size, precision, synced=synced, launches=launch_count)
+        return Op(
+            on, kind, name, row_count, flops, moved_bytes, precision, synced=synced, launches=launch_count
+        )
 
 
 def _ends(first_number: int, parts: Sequence[Subgraph]) -> tuple[int, ...]:
@@ -355,23 +374,25 @@ class Graphs(NamedTuple):
         return self.separate_bytes - self.bytes
 
 
-def graphs(model_cost: ModelCost, chunk: int, token_count: int) -> Graphs:
+def graphs(model_cost: ModelCost, chunk_length: int, token_count: int) -> Graphs:
     """Count the graphs of a prompt and their memory; each graph has its own weights and buffers.
 
     Deviation: the paper gives the memory saved but no formula; we count a buffer for every operator, as QNN
     allocates (sec. 4.5), and the weights of each graph.
     """
-    layer_count, chunks = model_cost.shape.layers, ceil(token_count / chunk)
+    layer_count, chunk_count = model_cost.shape.layers, ceil(token_count / chunk_length)
     total, dynamic_count = len(STAGES) * layer_count, len(DYNAMIC_STAGES) * layer_count
-    static_bytes = layer_count * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
-    dynamic_total = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    static_bytes = layer_count * (model_cost.layer_bytes + chunk_length * static_buffers(model_cost.shape))
+    dynamic_total = sum(
+        dynamic_bytes(model_cost.shape, chunk_length, (i + 1) * chunk_length) for i in range(chunk_count)
+    )
     return Graphs(
         total,
         total - dynamic_count,
-        total - dynamic_count + chunks * dynamic_count,
-        chunks * total,
+        total - dynamic_count + chunk_count * dynamic_count,
+        chunk_count * total,
         static_bytes + dynamic_total,
-        chunks * static_bytes + dynamic_total,
+        chunk_count * static_bytes + dynamic_total,
     )
 
 

@@ -99,7 +99,7 @@ class DeviceProfile:
         self,
         model: float,
         token_count: int,
-        answer: int,
+        answer_length: int,
         current_level: float | None,
         deciding: Spent = NO_COST,
     ) -> RequestCosts:
@@ -108,7 +108,7 @@ class DeviceProfile:
         Args:
             model: model level.
             token_count: prompt tokens kept.
-            answer: tokens to generate, at least 1.
+            answer_length: tokens to generate, at least 1.
             current_level: current model level; `None` before the first request.
             deciding: cost of making the decision.
 
@@ -122,20 +122,22 @@ class DeviceProfile:
             )
         level = self.levels[model]
         spent_before = deciding if model == current_level else deciding.plus(level.switch)
-        return _costs(level, token_count, answer, spent_before)
+        return _costs(level, token_count, answer_length, spent_before)
 
-    def whole(self, prompt: int, answer: int) -> RequestCosts:
+    def whole(self, prompt_length: int, answer_length: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""
-        return _costs(self.full, prompt, answer, NO_COST)
+        return _costs(self.full, prompt_length, answer_length, NO_COST)
 
 
-def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -> RequestCosts:
-    spent_to_first = spent_before.plus(level.prefill_at(prompt))
-    if answer < 2:
+def _costs(level: LevelProfile, prompt_length: int, answer_length: int, spent_before: Spent) -> RequestCosts:
+    spent_to_first = spent_before.plus(level.prefill_at(prompt_length))
+    if answer_length < 2:
         return RequestCosts(spent_to_first.seconds, None, *spent_to_first)
     # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
-    step = level.step_at(prompt + (answer - 2) / 2)
-    return RequestCosts(spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer - 1)))
+    step = level.step_at(prompt_length + (answer_length - 2) / 2)
+    return RequestCosts(
+        spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer_length - 1))
+    )
 
 
 def profile_levels(

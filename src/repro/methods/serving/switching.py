@@ -114,6 +114,6 @@ class Swap:
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 
-def _switch(name: str, on: str, size: float, model_cost: ModelCost, launch_count: float = 1.0) -> Op:
+def _switch(name: str, on: str, loaded_bytes: float, model_cost: ModelCost, launch_count: float = 1.0) -> Op:
     arithmetic = model_cost.stored.arithmetic
-    return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launch_count)
+    return Op(on, "switch", name, bytes=loaded_bytes, precision=arithmetic, launches=launch_count)

@@ -148,22 +148,22 @@ class _Planner:
     """Tries shard widths against one latency target."""
 
     def __init__(
-        self, sharding: Sharding, count: int, shard_count: int, layers: Layers, pace: StagePace
+        self, sharding: Sharding, layer_count: int, shard_count: int, layers: Layers, pace: StagePace
     ) -> None:
         self._pace = pace
         self._bits = {FULL: layers.bits}
         self._bits |= {w: bits for w in sharding.widths if (bits := stored_bits(w)) < layers.bits}
         self._bytes_per_bit = layers.layer_bytes / layers.bits / shard_count
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
-        self._buffer = sharding.preload * layers.layer_bytes * count
-        self._shape = count, shard_count
-        loads = [layers.layer_bytes] * count
-        self.target = sharding.latency * pass_seconds(loads, [0.0] * count, pace)
+        self._buffer = sharding.preload * layers.layer_bytes * layer_count
+        self._shape = layer_count, shard_count
+        loads = [layers.layer_bytes] * layer_count
+        self.target = sharding.latency * pass_seconds(loads, [0.0] * layer_count, pace)
 
     def uniform(self) -> list[list[int]]:
         """All shards at the largest width that fits, or at the narrowest if none does."""
-        count, shards = self._shape
-        candidates = [[[width] * shards for _ in range(count)] for width in self._rising]
+        layer_count, shard_count = self._shape
+        candidates = [[[width] * shard_count for _ in range(layer_count)] for width in self._rising]
         return next((widths for widths in reversed(candidates) if self._fits(widths)), candidates[0])
 
     def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:

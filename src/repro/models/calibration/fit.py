@@ -39,9 +39,9 @@ class PartCost:
         """The rate at the number of rows that is best, FLOPs per second."""
         return max(rate for _, rate in self.rate)
 
-    def seconds(self, weights: float, row_count: int) -> float:
-        """Seconds of a part with `weights` at one of the measured rows."""
-        return dict(self.start)[row_count] + 2.0 * row_count * weights / dict(self.rate)[row_count]
+    def seconds(self, weight_count: float, row_count: int) -> float:
+        """Seconds of a part with `weight_count` at one of the measured rows."""
+        return dict(self.start)[row_count] + 2.0 * row_count * weight_count / dict(self.rate)[row_count]
 
 
 @dataclass(frozen=True)

@@ -186,14 +186,14 @@ class ChipMemory:
 
 
 def bench_device(
-    name: str, bench: BenchFit, size: float, file: str, memory: ChipMemory | None = None
+    name: str, bench: BenchFit, largest_bytes: float, file: str, memory: ChipMemory | None = None
 ) -> Section:
     """The device file.
 
     Args:
         name: of the machine.
         bench: its fit.
-        size: bytes of the largest model that ran.
+        largest_bytes: bytes of the largest model that ran.
         file: the name of the file with the tests.
         memory: what is known of the machine's memory beside the file.
 
@@ -208,7 +208,9 @@ def bench_device(
     }
     bandwidth, chip_rate = _bandwidths(bench, file, memory)
     power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
-    budget = fact(1.25 * size / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
+    budget = fact(
+        1.25 * largest_bytes / GIGA, "GB", "assumed", "a quarter more than the largest model that ran"
+    )
     watts = fact(3.0, "W", "assumed", power_note)
     return {
         "name": name,

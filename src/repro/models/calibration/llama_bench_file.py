@@ -340,10 +340,10 @@ def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> Bench
 
 def _prompt_passes(test: Test, prompt_tokens: int) -> tuple[tuple[int, int], ...]:
     """Passes over a prompt by their rows: batches of `n_batch`, each divided into `n_ubatch`."""
-    batch = int(_number(test, "n_batch", prompt_tokens))
+    batch_size = int(_number(test, "n_batch", prompt_tokens))
     passes: Counter[int] = Counter()
-    for tokens, batches in ((batch, prompt_tokens // batch), (prompt_tokens % batch, 1)):
-        rows_at_most = min(batch, int(_number(test, "n_ubatch")))
+    for tokens, batches in ((batch_size, prompt_tokens // batch_size), (prompt_tokens % batch_size, 1)):
+        rows_at_most = min(batch_size, int(_number(test, "n_ubatch")))
         passes[rows_at_most] += tokens // rows_at_most * batches
         passes[tokens % rows_at_most] += batches
     return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
@@ -356,17 +356,19 @@ def _processor(test: Test, row_count: int, layer_count: int) -> str:
         InputError: on several processors, or it cannot be known.
     """
     accelerator = _accelerator(test)
-    ngl, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
+    gpu_layer_count, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
     if accelerator is None or (
-        ngl == 0 and (row_count < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
+        gpu_layer_count == 0 and (row_count < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
     ):
         return CPU
     device_names = str(test.get("devices") or "auto")
+    is_offloaded = gpu_layer_count == 0
     doubts = {
-        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": ngl
-        == 0,
+        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": is_offloaded,
         f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
-        f"n_gpu_layers is {ngl}, so that layers may have stayed on the CPU": 0 < ngl < layer_count,
+        f"n_gpu_layers is {gpu_layer_count}, so that layers may have stayed on the CPU": 0
+        < gpu_layer_count
+        < layer_count,
         "n_cpu_moe leaves experts on the CPU": _number(test, "n_cpu_moe", 0) > 0,
         "no_kv_offload leaves attention on the CPU": _true(test, "no_kv_offload"),
         "tensor_buft_overrides moves tensors": str(test.get("tensor_buft_overrides") or "none") != "none",

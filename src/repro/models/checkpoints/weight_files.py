@@ -88,13 +88,13 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
 
 
 @lru_cache(maxsize=64)
-def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
+def _header(path: Path, file_size: int, *_: int) -> Mapping[str, StoredTensor]:
     """`header` of a file with this size; what else is given changes with the file."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
+        if file_size < 8 or length > file_size - 8:
             raise InputError(
-                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
+                f"{path} is corrupt: {file_size} bytes, but its header alone should take {length + 8}"
             )
         try:
             if length > HEADER_BYTES:
@@ -109,8 +109,8 @@ def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
     expected_size = 8 + length + max(ends, default=0)
-    if size != expected_size:
-        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {expected_size}")
+    if file_size != expected_size:
+        raise InputError(f"{path} is corrupt: {file_size} bytes, its header asks for {expected_size}")
     return tensors
 
 

@@ -235,9 +235,9 @@ class ModelCost:
     shape: Shape
     stored: Precision
 
-    def weight_bytes(self, weights: float) -> float:
+    def weight_bytes(self, weight_count: float) -> float:
         """Bytes of a number of stored weights."""
-        return weights * self.stored.bits / 8
+        return weight_count * self.stored.bits / 8
 
     @property
     def layer_bytes(self) -> float:
@@ -274,33 +274,44 @@ class ModelCost:
         return self.shape.layers * self.shape.cache_elements(token_count) * self.stored.activation
 
     def layers(
-        self, count: int, row_count: int, context_length: float, prompt: int = 0, is_first: bool = False
+        self,
+        layer_count: int,
+        row_count: int,
+        context_length: float,
+        prompt_length: int = 0,
+        is_first: bool = False,
     ) -> tuple[float, float]:
         """FLOPs and bytes of so many layers over rows that each see `context_length` cached tokens.
 
-        With an encoder they also attend to `prompt` tokens, whose keys and values the first pass of a request
-        (`is_first`) computes.
+        With an encoder they also attend to `prompt_length` tokens, whose keys and values the first pass of a
+        request (`is_first`) computes.
         """
         shape = self.shape
         if shape.medusa:
             return 2.0 * row_count * shape.block_weights, self.weight_bytes(row_count * shape.block_weights)
         used_weights = shape.layer_weights - (0 if is_first else shape.source_weights)
         flops = 2.0 * row_count * (shape.layer_weights - shape.source_weights)
-        flops += shape.attention_flops(row_count, context_length + prompt)
-        flops += 2.0 * prompt * shape.source_weights if is_first else 0.0
+        flops += shape.attention_flops(row_count, context_length + prompt_length)
+        flops += 2.0 * prompt_length * shape.source_weights if is_first else 0.0
         moved_bytes = self.weight_bytes(used_weights)
-        moved_bytes += shape.cache_elements(context_length + prompt + row_count) * self.stored.activation
-        return count * flops, count * moved_bytes
+        moved_bytes += (
+            shape.cache_elements(context_length + prompt_length + row_count) * self.stored.activation
+        )
+        return layer_count * flops, layer_count * moved_bytes
 
-    def attention_flops(self, count: int, row_count: int, context_length: float) -> float:
-        """How many of the FLOPs of `count` layers are attention's, as of one layer in `Shape`."""
-        return count * self.shape.attention_flops(row_count, context_length)
+    def attention_flops(self, layer_count: int, row_count: int, context_length: float) -> float:
+        """How many of the FLOPs of `layer_count` layers are attention's, as of one layer in `Shape`."""
+        return layer_count * self.shape.attention_flops(row_count, context_length)
 
-    def encode(self, count: int, prompt: int) -> tuple[float, float]:
-        """FLOPs and bytes of `count` encoder layers over `prompt` tokens, with full attention."""
-        flops = 2.0 * prompt * self.shape.encoder_layer_weights + self.shape.attention_flops(prompt, prompt)
-        moved_bytes = self.encoder_layer_bytes + self.shape.cache_elements(prompt) * self.stored.activation
-        return count * flops, count * moved_bytes
+    def encode(self, layer_count: int, prompt_length: int) -> tuple[float, float]:
+        """FLOPs and bytes of encoder layers over `prompt_length` tokens, with full attention."""
+        flops = 2.0 * prompt_length * self.shape.encoder_layer_weights + self.shape.attention_flops(
+            prompt_length, prompt_length
+        )
+        moved_bytes = (
+            self.encoder_layer_bytes + self.shape.cache_elements(prompt_length) * self.stored.activation
+        )
+        return layer_count * flops, layer_count * moved_bytes
 
     def head(self, row_count: int) -> tuple[float, float]:
         """FLOPs and bytes of the output projection for `row_count` positions."""

@@ -187,12 +187,12 @@ class _BatchedDecoder(Decoder):
     """A decoder whose rows belong to different sequences of a `SequenceCache`."""
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         """A row sees the slots of its sequence up to its own position, within a sliding layer's window."""
         slots = torch.arange(int(positions.max()) + 1, device=positions.device)
         is_visible = slots <= positions[:, None]
-        if self.config.is_sliding(i) and self.config.window is not None:
+        if self.config.is_sliding(layer) and self.config.window is not None:
             is_visible &= slots > positions[:, None] - self.config.window
         bias = torch.zeros(is_visible.shape, device=is_visible.device).masked_fill_(~is_visible, -torch.inf)
         return AttentionMask(rotation, bias=bias.repeat_interleave(self.config.kv_heads, 0)[:, None])

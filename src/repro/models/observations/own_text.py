@@ -67,12 +67,12 @@ class TextStore:
 
 
 def _pack(tokens: Sequence[int], rows: Sequence[Ranks]) -> bytes:
-    ranks = min((len(ids) for ids, _ in rows), default=0)
+    rank_count = min((len(ids) for ids, _ in rows), default=0)
     ids, logps = array("i", tokens), array("f")
     for row, values in rows:
-        ids.extend(row[:ranks])
-        logps.extend(values[:ranks])
-    return HEADER.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
+        ids.extend(row[:rank_count])
+        logps.extend(values[:rank_count])
+    return HEADER.pack(len(tokens), rank_count) + ids.tobytes() + logps.tobytes()
 
 
 def _unpack(packed_text: bytes, token_count: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:

@@ -184,17 +184,17 @@ def digests(pack: Pack) -> Iterator[tuple[bytes, int]]:
         yield prefix_digests[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
 
 
-def number_of(kind: str, prompt: int, source: int) -> int:
+def number_of(kind: str, prompt_length: int, source: int) -> int:
     """The source by which a cache keys a row, for a prompt of so many tokens.
 
     An EAGLE head has the target's features of all tokens of the text but the last.
     """
-    return prompt + source - 1 if kind == "eagle" else source
+    return prompt_length + source - 1 if kind == "eagle" else source
 
 
-def source_of(kind: str, prompt: int, number: int) -> int:
+def source_of(kind: str, prompt_length: int, source_number: int) -> int:
     """The source of a row that a cache keys by a number (`number_of`)."""
-    return number + 1 - prompt if kind == "eagle" else number
+    return source_number + 1 - prompt_length if kind == "eagle" else source_number
 
 
 def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:

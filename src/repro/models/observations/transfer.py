@@ -60,7 +60,7 @@ def packs(model_id: str) -> Iterator[tuple[Path, Facts]]:
 
 
 @cache
-def _facts(path: Path, modified_ns: int, size: int) -> Facts | None:
+def _facts(path: Path, modified_ns: int, file_size: int) -> Facts | None:
     """A pack's facts, read once in a process while the file stays the same; None if it is damaged."""
     try:
         return read_facts(path)

@@ -135,15 +135,15 @@ def packed_layer(layer: LayerWeights) -> LayerWeights:
     return layer.map(lambda linear: fastest_linear(as_plain(linear)))
 
 
-def _dictionary(numbers: Tensor, size: int) -> Tensor:
-    """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most size]`.
+def _dictionary(numbers: Tensor, dictionary_size: int) -> Tensor:
+    """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most dictionary_size]`.
 
     Initialized near the optimum for a Gaussian: with the density of a Gaussian wider by sqrt(3) (Panter and
     Dite). Values to which no number is assigned are dropped.
     """
     cumulative_sum = torch.cat((numbers.new_zeros(1), numbers.cumsum(0)))
     deviation = 3**0.5 * numbers.std(correction=0)
-    shares = torch.arange(1, size, dtype=numbers.dtype, device=numbers.device) / size
+    shares = torch.arange(1, dictionary_size, dtype=numbers.dtype, device=numbers.device) / dictionary_size
     bounds = numbers.mean() + deviation * torch.special.ndtri(shares)
     for _ in range(LLOYD_STEPS):
         cuts = torch.searchsorted(numbers, bounds)

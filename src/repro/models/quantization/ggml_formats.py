@@ -82,8 +82,8 @@ class Format:
         ).view(weight.shape)
 
 
-def fitting(name: str, inputs: int) -> str:
-    """The format that llama.cpp uses for `name` when rows have `inputs` values.
+def fitting(name: str, input_count: int) -> str:
+    """The format that llama.cpp uses for `name` when rows have `input_count` values.
 
     Its quantizer (`llama_tensor_get_type`) replaces Q4_K by Q5_0, Q5_K by Q5_1 and Q6_K by Q8_0.
 
@@ -93,10 +93,10 @@ def fitting(name: str, inputs: int) -> str:
     if name not in FORMATS:
         raise InputError(f"there is no block format {name!r}. Choices: {', '.join(FORMATS)}")
     candidate: str | None = name
-    while candidate is not None and inputs % FORMATS[candidate].block:
+    while candidate is not None and input_count % FORMATS[candidate].block:
         candidate = FORMATS[candidate].fallback
     if candidate is None:
-        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {inputs} inputs")
+        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {input_count} inputs")
     return candidate
 
 

@@ -27,9 +27,9 @@ SCALE_BITS = 16
 """Stored bits counted per group scale; rounding uses fp32 scales."""
 
 
-def groups_of(inputs: int, group: int) -> int:
-    """Number of groups of `inputs` inputs."""
-    return -(-inputs // group)
+def groups_of(input_count: int, group: int) -> int:
+    """Number of groups of `input_count` inputs."""
+    return -(-input_count // group)
 
 
 def split_groups(x: Tensor, group: int) -> Tensor:

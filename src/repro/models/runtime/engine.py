@@ -190,10 +190,10 @@ class Engine:
         waits = {on: target.pass_seconds(row_count) if on == target_on else 0.0 for on in processors}
         return min(processors, key=lambda on: waits[on] + self.pass_seconds(row_count, on))
 
-    def start(self, prompt: int) -> None:
-        """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
+    def start(self, prompt_length: int) -> None:
+        """Start a request with `prompt_length` tokens; an encoder reads them in the first pass."""
         if self.encoder:
-            self.encoder.start(prompt)
+            self.encoder.start(prompt_length)
 
     @contextmanager
     def computes(self) -> Iterator[None]:
@@ -356,9 +356,9 @@ class Encoder:
         self.rows = 0
         self.is_read = False
 
-    def start(self, prompt: int) -> None:
-        """Start a request with `prompt` tokens."""
-        self.rows, self.is_read = prompt, False
+    def start(self, prompt_length: int) -> None:
+        """Start a request with `prompt_length` tokens."""
+        self.rows, self.is_read = prompt_length, False
 
     async def run(self, engine: Engine) -> None:
         """Run the encoder over the prompt; its layers are streamed unless all decoder layers are resident.

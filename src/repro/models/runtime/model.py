@@ -191,13 +191,13 @@ class Model:
             )
         return weights.decoder_config(self.folder)
 
-    def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
+    def positions(self, prompt_length: int, answer_length: int) -> tuple[int, int | None]:
         """Positions that a prompt and its answer need, and the model's maximum; `None` is unlimited."""
         if self.folder is None:
-            return prompt + answer, None
+            return prompt_length + answer_length, None
         if self.encoder_decoder:
-            return max(prompt, answer), self.encoder_decoder.max_positions
-        return prompt + answer, self.decoder_config.max_positions
+            return max(prompt_length, answer_length), self.encoder_decoder.max_positions
+        return prompt_length + answer_length, self.decoder_config.max_positions
 
     @cached_property
     def own_shape(self) -> Shape:

@@ -101,10 +101,10 @@ def settle(
     if serial_reads:
         share = prefetch = 0
     slot_count = min(items, 1 if share else prefetch + 1)
-    encoder = model_cost.shape.encoder_layers
+    encoder_count = model_cost.shape.encoder_layers
     if resident_layers < layer_count:
-        encoder = min(encoder, prefetch + 1)
-    residency = Residency(resident_layers, slot_count, tables, encoder)
+        encoder_count = min(encoder_count, prefetch + 1)
+    residency = Residency(resident_layers, slot_count, tables, encoder_count)
     if not share or not items:
         return residency
     used_bytes = memory.in_use + model_cost.cache_bytes(token_count) + residency.bytes(model_cost)

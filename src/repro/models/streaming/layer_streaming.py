@@ -72,7 +72,9 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
         log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
         return write_layers(scratch / path.name, file, weights.layers(folder, dtype), expected_header)
 
-    build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, expected_header))
+    build_once(
+        path, build, needed_bytes=file.offset(count), is_whole=lambda _: _is_whole(file, expected_header)
+    )
     return file
 
 

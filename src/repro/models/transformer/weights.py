@@ -209,21 +209,21 @@ class _CheckpointReader:
         self._device = device
         self._order = interleave(self.config.rope, self.config.head_dim)
 
-    def layer(self, i: int) -> LayerWeights:
+    def layer(self, layer: int) -> LayerWeights:
         """The weights of one layer."""
         config = self.config
         pre, post = config.block != "post", config.block in ("post", "sandwich")
         two_norms = config.block != "parallel"
         return LayerWeights(
-            qkv=self._precision.build(*self._qkv(i)),
-            out=self._precision.build(*self._dense(i, "out")),
-            up=self._precision.build(*self._up(i)),
-            down=self._precision.build(*self._dense(i, "down")),
-            before_attention=self._norm(self._name(i, "before_attention")) if pre else None,
-            after_attention=self._norm(self._name(i, "after_attention")) if post else None,
-            before_mlp=self._norm(self._name(i, "before_mlp")) if pre and two_norms else None,
-            after_mlp=self._norm(self._name(i, "after_mlp")) if post else None,
-            qk_norm=self._qk_norm(i) if config.qk_norm else None,
+            qkv=self._precision.build(*self._qkv(layer)),
+            out=self._precision.build(*self._dense(layer, "out")),
+            up=self._precision.build(*self._up(layer)),
+            down=self._precision.build(*self._dense(layer, "down")),
+            before_attention=self._norm(self._name(layer, "before_attention")) if pre else None,
+            after_attention=self._norm(self._name(layer, "after_attention")) if post else None,
+            before_mlp=self._norm(self._name(layer, "before_mlp")) if pre and two_norms else None,
+            after_mlp=self._norm(self._name(layer, "after_mlp")) if post else None,
+            qk_norm=self._qk_norm(layer) if config.qk_norm else None,
         )
 
     def own_ends(self) -> EmbeddingAndHead:
@@ -263,27 +263,27 @@ class _CheckpointReader:
     def _take(self, name: str) -> Tensor:
         return self._stored.take(name, self._shapes[name]).to(self._device)
 
-    def _name(self, i: int, part: str) -> str:
-        return self._prefix + self._names.layer.format(i) + self._names.parts[part]
+    def _name(self, layer: int, part: str) -> str:
+        return self._prefix + self._names.layer.format(layer) + self._names.parts[part]
 
     def _table(self, name: str) -> Tensor:
         return self._take(f"{self._prefix}{name}.weight")
 
-    def _dense(self, i: int, part: str) -> tuple[Tensor, Tensor | None]:
+    def _dense(self, layer: int, part: str) -> tuple[Tensor, Tensor | None]:
         """Weight `[outputs, inputs]` and bias of a linear."""
-        name = self._name(i, part)
+        name = self._name(layer, part)
         weight = self._take(f"{name}.weight")
         if self._names.transposed:
             weight = weight.t().contiguous()
         return weight, self._take(f"{name}.bias") if f"{name}.bias" in self._shapes else None
 
-    def _qkv(self, i: int) -> tuple[Tensor, Tensor | None]:
+    def _qkv(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """The fused QKV weight and bias, with RoPE pairs interleaved."""
         if "qkv" in self._names.parts:
-            return self._dense(i, "qkv")
+            return self._dense(layer, "qkv")
         parts = []
         for part in "qkv":
-            weight, bias = self._dense(i, part)
+            weight, bias = self._dense(layer, part)
             if part != "v":
                 weight = self._interleave(weight)
                 bias = None if bias is None else self._interleave(bias)
@@ -295,9 +295,11 @@ class _CheckpointReader:
         heads = tensor.view(-1, self.config.head_dim, *tensor.shape[1:])
         return heads.index_select(1, self._order.to(tensor.device)).view(tensor.shape)
 
-    def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
+    def _up(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """The MLP's first weight and bias; gate stacked on up if the MLP is gated."""
-        return _join([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
+        return _join(
+            [self._dense(layer, part) for part in (("gate", "up") if self.config.gated else ("up",))]
+        )
 
     def _norm(self, name: str) -> Norm:
         config = self.config
@@ -306,12 +308,12 @@ class _CheckpointReader:
             return RMSNorm.of(weight, config.norm_eps)
         return LayerNorm(weight, self._take(f"{name}.bias").float(), config.norm_eps)
 
-    def _qk_norm(self, i: int) -> RMSNorm:
+    def _qk_norm(self, layer: int) -> RMSNorm:
         """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
         config = self.config
         rows = []
         for part, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
-            weight = self._take(f"{self._name(i, part)}.weight").float() + config.norm_offset
+            weight = self._take(f"{self._name(layer, part)}.weight").float() + config.norm_offset
             rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
         return RMSNorm.of(torch.cat(rows), config.norm_eps)
 

@@ -223,11 +223,11 @@ def _rules(report: Report) -> list[tuple[str, ...]]:
 
 def _grid(title: str, frame: pd.DataFrame) -> Grid:
     first_name, *names = ALIGNMENTS
-    headings = {
+    alignments = {
         f"{first_name}: {title}": ALIGNMENTS[first_name],
         **{name: ALIGNMENTS[name] for name in names},
     }
-    return Grid.of(headings, [_cells(line) for line in frame.itertuples()])
+    return Grid.of(alignments, [_cells(line) for line in frame.itertuples()])
 
 
 def _cells(line: Any) -> tuple[str, ...]:

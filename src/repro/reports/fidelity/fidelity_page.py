@@ -324,11 +324,17 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
         for name, part in [*by_artifact.items(), *([("all", all_races)] if len(by_artifact) > 1 else [])]:
             ours, theirs = orders(part, system, our_figure), orders(part, system, rate)
             mistakes = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
-            extra = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
+            other_count = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
             counts = [f"{side.agree} of {side.pairs}" for side in (ours, theirs)]
             wins = [f"{side.first} of {side.races}" if side.races else "" for side in (ours, theirs)]
             rows.append(
-                (report.paper, name, *counts, *wins, mistakes + (f"; {extra} others" if extra else ""))
+                (
+                    report.paper,
+                    name,
+                    *counts,
+                    *wins,
+                    mistakes + (f"; {other_count} others" if other_count else ""),
+                )
             )
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
     return markdown_table((*headings, "ours in another order"), rows)

@@ -308,9 +308,9 @@ def _tokens(cell: PublishedCell) -> float | None:
 
 def _nearness(peer: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
     """How many printed fields two cells share; how near the printed numbers of their conditions are."""
-    matches = sum(getattr(peer, name) == getattr(cell, name) for name in COORDINATES)
+    match_count = sum(getattr(peer, name) == getattr(cell, name) for name in COORDINATES)
     pairs = [_numbers(peer, cell, key) for key in peer.conditions.keys() & cell.conditions.keys()]
-    return matches, -sum(abs(log(first / second)) for first, second in pairs if first and second)
+    return match_count, -sum(abs(log(first / second)) for first, second in pairs if first and second)
 
 
 def _numbers(peer: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:

@@ -247,15 +247,15 @@ def series(content: Content) -> dict[Series, Points]:
 
 
 def _panels(
-    count: int, column_count: int, width: float, height: float, sharey: bool = False
+    panel_count: int, column_count: int, width: float, height: float, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each with its axes `height` inches high."""
-    rows = ceil(count / column_count)
-    picture = canvas(width, height * rows)
-    axes = list(picture.subplots(rows, column_count, sharey=sharey, squeeze=False).flat)
-    for panel in axes[count:]:
+    row_count = ceil(panel_count / column_count)
+    picture = canvas(width, height * row_count)
+    axes = list(picture.subplots(row_count, column_count, sharey=sharey, squeeze=False).flat)
+    for panel in axes[panel_count:]:
         panel.set_visible(False)
-    return picture, axes[:count]
+    return picture, axes[:panel_count]
 
 
 def _needs_log(entries: Sequence[Entry]) -> bool:

@@ -140,10 +140,10 @@ def _prefill(events: Sequence[Mapping[str, Any]], first_start: int) -> dict[int,
     return {PREFILL_ROUND: max(times)} if times else {}
 
 
-def _round_event(row: int, number: int, values: Round, start: int, end: int) -> dict[str, Any]:
+def _round_event(row: int, round_number: int, values: Round, start: int, end: int) -> dict[str, Any]:
     args = {name: values[name] for name in ("drafted", "accepted", "emitted") if name in values}
     times = {"ts": start, "dur": end - start}
-    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
+    return {"ph": "X", "name": str(round_number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
 
 
 def read(path: Path) -> str:

@@ -113,8 +113,8 @@ def read_cells(path: Path) -> dict[str, PublishedCell]:
 
 
 @cache
-def _read_cells(path: Path, changed_ns: int, size: int) -> dict[str, PublishedCell]:
-    """The values of a file; `changed` and `size` are part of the cache key."""
+def _read_cells(path: Path, changed_ns: int, file_size: int) -> dict[str, PublishedCell]:
+    """The values of a file; `changed` and `file_size` are part of the cache key."""
     columns = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}
     with csv_reader(path) as reader:

@@ -490,8 +490,11 @@ class GenerationCell(Scenario):
 
     def tokens(self, role: str) -> int:
         """Capacity of a model's key-value cache in tokens."""
-        prompt, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
-        return prompt + answer + max(TREE_ROOM, self.method.look_ahead(role, answer))
+        prompt_length, answer_length = (
+            max(len(r.prompt) for r in self.requests),
+            int(self.config["max_tokens"]),
+        )
+        return prompt_length + answer_length + max(TREE_ROOM, self.method.look_ahead(role, answer_length))
 
     def open_device(self) -> Device:
         """Create a device from the device file and the engine."""

@@ -103,8 +103,8 @@ def calls(generations: Sequence[Generation], has_verifier: bool = True) -> dict[
         verification_width: tokens per verification, the root included.
     """
     rounds = [r for g in generations for r in g.rounds if has_verifier and r.rows]
-    width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
-    return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
+    mean_width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
+    return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": mean_width}
 
 
 def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
@@ -122,18 +122,18 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
     rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]
     if not rounds:
         return {}
-    errors = sum(r.accepted < r.reach for r in rounds)
-    drafted_tokens = sum(r.drafted for r in rounds)
-    possible = sum(r.possible for r in rounds if r.possible is not None)
+    error_count = sum(r.accepted < r.reach for r in rounds)
+    drafted_count = sum(r.drafted for r in rounds)
+    possible_count = sum(r.possible for r in rounds if r.possible is not None)
     values: dict[str, Scalar] = {
-        "drafted_per_call": drafted_tokens / len(rounds),
-        "error_rate": errors / len(rounds),
-        "calls_per_error": len(rounds) / errors if errors else None,
-        "drafted_per_error": drafted_tokens / errors if errors else None,
-        "useless_calls": len(rounds) - errors,
+        "drafted_per_call": drafted_count / len(rounds),
+        "error_rate": error_count / len(rounds),
+        "calls_per_error": len(rounds) / error_count if error_count else None,
+        "drafted_per_error": drafted_count / error_count if error_count else None,
+        "useless_calls": len(rounds) - error_count,
     }
-    if possible:
-        values["retention"] = sum(r.accepted for r in rounds) / possible
+    if possible_count:
+        values["retention"] = sum(r.accepted for r in rounds) / possible_count
     return values
 
 
@@ -217,10 +217,10 @@ def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Sca
         target_projection: time for all tokens of the tree.
         target_wasted: the part spent on tokens outside the accepted path (LEVER Table 2).
     """
-    rounds = sum(bool(r.rows) for g in generations for r in g.rounds)
+    round_count = sum(bool(r.rows) for g in generations for r in g.rounds)
     sums = _projection_sums(generations, trace)
     names = {"target_projection": "projecting_seconds", "target_wasted": "wasted_seconds"}
-    return {name: sums[sum_] / rounds for name, sum_ in names.items()} if rounds else {}
+    return {name: sums[sum_] / round_count for name, sum_ in names.items()} if round_count else {}
 
 
 def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:

@@ -66,8 +66,8 @@ def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> It
     values = record.values
     verifier = "target" if "target" in cell.places else "draft"
     prefill = float(values.get("prefill_seconds") or 0)
-    tokens = float(values.get("prefill_tokens_per_s") or 0) * prefill
-    prompt_rows = round(tokens / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
+    token_count = float(values.get("prefill_tokens_per_s") or 0) * prefill
+    prompt_rows = round(token_count / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
     for role in cell.places if prompt_rows else ():
         for processor in _processors(cell, role, has_several_rows=True):
             yield "prefill", processor, role, cell.method.prefill_rows(prompt_rows)

@@ -279,10 +279,10 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
     limit, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
-    if limit and (shorter := sum(length < limit for length in lengths)):
+    if limit and (short_count := sum(length < limit for length in lengths)):
         yield (
-            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={limit}, which only cuts: "
-            f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
+            f"{short_count} of {len(lengths)} prompts are shorter than prompt_tokens={limit}, which only "
+            f"cuts: they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
         )
     if cell.cell.stand_in:
         yield cell.cell.stand_in

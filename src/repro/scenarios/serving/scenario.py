@@ -139,8 +139,12 @@ class ServingScenario(ServingCell):
             "extra_memory": system.weights / full_bytes - 1.0,
         }
 
-    def _request(self, number: int, arrival: Arrival) -> ServiceRequest:
-        app, answer, name = arrival.app, self.trace.answer, f"{arrival.app.name}/{arrival.row}/{number}"
+    def _request(self, request_number: int, arrival: Arrival) -> ServiceRequest:
+        app, answer, name = (
+            arrival.app,
+            self.trace.answer,
+            f"{arrival.app.name}/{arrival.row}/{request_number}",
+        )
         shares = {objective: getattr(app, objective) for objective in ("ttft", "tpot", "time", "energy")}
         slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else DEFAULT_SLO
         if app.tokens:

@@ -201,9 +201,9 @@ class LLMLingua2CSService(Service):
     def _step(self, full: ModelCost, level: float) -> UnevenCost:
         """Cost of a decode step: chosen neurons over the efficiency, at most all."""
         shape = full.shape
-        active = max(1, round(level * shape.intermediate))
-        neurons = min(shape.intermediate, math.ceil(round(active / self.efficiency, 6)))
-        blocks = (replace(shape, intermediate=neurons),) * shape.layers
+        active_count = max(1, round(level * shape.intermediate))
+        neuron_count = min(shape.intermediate, math.ceil(round(active_count / self.efficiency, 6)))
+        blocks = (replace(shape, intermediate=neuron_count),) * shape.layers
         return UnevenCost(shape, full.stored, blocks, self._predictors(full))
 
 
@@ -241,5 +241,5 @@ class PfsService(Service):
         model_costs = {level: family[name] for level, name in models.items()}
         sizes = [model_cost.model_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap()
-        weights = sum(sizes) if self.ideal else max(sizes)
-        return System(model_costs, full, switching, weights, models=models)
+        weight_bytes = sum(sizes) if self.ideal else max(sizes)
+        return System(model_costs, full, switching, weight_bytes, models=models)

@@ -157,9 +157,9 @@ class HeadModel(Model):
             "in shards; choose a placement that holds all of it, or a draft that is a model of its own"
         )
 
-    def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
+    def positions(self, prompt_length: int, answer_length: int) -> tuple[int, int | None]:
         """See `Model`."""
-        return prompt + answer, self.head_config.max_positions
+        return prompt_length + answer_length, self.head_config.max_positions
 
     def outputs_key(self, variant: str = "") -> str:
         """See `Model`; what a head computes depends on its target."""

@@ -191,9 +191,11 @@ def load(
         raise InputError(f"Medusa heads compute in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}")
     tensors, c, width = _tensors(folder), config, config.target_hidden
 
-    def linear(weight: str, outputs: int, bias: str = "") -> Linear:
-        matrix = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
-        vector = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+    def linear(weight: str, output_count: int, bias: str = "") -> Linear:
+        matrix = tensors.take(weight, (output_count, width)).to(device, getattr(torch, dtype), copy=True)
+        vector = (
+            tensors.take(bias, (output_count,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+        )
         return fastest_linear(PlainLinear(matrix, vector))
 
     blocks = [
@@ -218,12 +220,12 @@ class MedusaNetwork:
 
     depth = 1
 
-    def __init__(self, count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
-        """`count` heads, which `load` returns on first use."""
-        self._count = count
+    def __init__(self, head_count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
+        """`head_count` heads, which `load` returns on first use."""
+        self._count = head_count
         self._load = load
         self.features = features
-        self.lineage = MedusaLineage(0, count)
+        self.lineage = MedusaLineage(0, head_count)
 
     @cached_property
     def heads(self) -> MedusaHeads:

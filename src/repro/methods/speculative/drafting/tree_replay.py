@@ -168,8 +168,8 @@ def _best_exchange(
     return least_rounds, best_leaf, best_slot
 
 
-def _group(groups: Integers, count: int) -> tuple[Integers, Integers]:
+def _group(groups: Integers, group_count: int) -> tuple[Integers, Integers]:
     """Positions sorted by group, and the start of each group; group -1 is ignored."""
     order = np.argsort(groups, kind="stable")
-    bounds = np.searchsorted(groups[order], np.arange(count + 1))
+    bounds = np.searchsorted(groups[order], np.arange(group_count + 1))
     return order, bounds
