@@ -52,7 +52,7 @@ class Bench:
         self.file = layer_file(folder, dtype)
         self.reader = LayerReader(self.file, slot_count=2)
         self.bytes = self.file.layers * self.file.layer_bytes
-        decoder = weights.load(folder, dtype, packed=False, resident=only != "both")
+        decoder = weights.load(folder, dtype, is_packed=False, is_resident=only != "both")
         timer = partial(PassTimer, self.device, cost_of(decoder.config, dtype), (CONTEXT,), decoder)
         if only != "both":
             self.resident = timer()

@@ -116,11 +116,11 @@ def folders(group: str) -> list[Path]:
     return list(paths)
 
 
-def _warn(entry: EntryPoint, why: str) -> None:
+def _warn(entry: EntryPoint, reason: str) -> None:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.name
     if package not in _warned_packages:
         _warned_packages.add(package)
-        warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {why}")
+        warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {reason}")
 
 
 def merge_entries(

@@ -46,9 +46,9 @@ class Version(NamedTuple):
 def version() -> Version:
     """The version of the code that runs."""
     package = Path(__file__).resolve().parents[1]
-    built = package / BUILT_FILE
-    if built.is_file():
-        return Version(RELEASE, **json.loads(built.read_text(encoding="utf-8")))
+    built_path = package / BUILT_FILE
+    if built_path.is_file():
+        return Version(RELEASE, **json.loads(built_path.read_text(encoding="utf-8")))
     commit, dirty = git_state(package.parents[1])
     return Version(RELEASE, commit, dirty, "" if commit else _refusal(package.parents[1]))
 

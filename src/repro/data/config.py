@@ -155,14 +155,14 @@ def read_config(name: str) -> DatasetConfig:
 
 def builder_of(config: DatasetConfig) -> TemplateText:
     """The dataset's prompt builder."""
-    built: TemplateText = _component("prompt", "builder", config.prompt, config.name)
-    return built
+    builder: TemplateText = _component("prompt", "builder", config.prompt, config.name)
+    return builder
 
 
 def scoring_of(config: DatasetConfig) -> Scoring:
     """The dataset's scoring."""
-    built: Scoring = _component("scoring", "kind", config.scoring, config.name)
-    return built
+    scoring: Scoring = _component("scoring", "kind", config.scoring, config.name)
+    return scoring
 
 
 def readers(config: DatasetConfig) -> dict[str, type]:

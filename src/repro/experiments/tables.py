@@ -144,9 +144,9 @@ def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tupl
     choices = [override.partition("=")[2].split(",") for override in overrides if _key(override) == WEIGHTS]
     neutral = tuple(column for column in columns if WEIGHTS not in column.where)
     if not choices:
-        mixed = len(neutral) < len(columns)
+        is_mixed = len(neutral) < len(columns)
         return tuple(
-            _column_of(column, STAND_IN) if mixed and column in neutral else column for column in columns
+            _column_of(column, STAND_IN) if is_mixed and column in neutral else column for column in columns
         )
     if len(choices[-1]) == 1:
         return neutral

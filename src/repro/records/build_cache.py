@@ -109,9 +109,9 @@ def build_once(
         require_space(target.parent, needed_bytes, str(target))
         scratch.mkdir()
         try:
-            built = build(scratch)
-            _finish(built, scratch.stat().st_mode & 0o666)
-            os.replace(built, target)
+            built_path = build(scratch)
+            _finish(built_path, scratch.stat().st_mode & 0o666)
+            os.replace(built_path, target)
             flush(target.parent)
         finally:
             _remove(scratch)
@@ -175,11 +175,12 @@ def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
     """InputError if the disk of `folder` (or of its nearest existing parent) has less than `needed_bytes`."""
     while not folder.exists():
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
         raise InputError(
             f"disk too full for {purpose}: up to {needed_bytes / 1e6:,.0f} MB needed while it is made, "
-            f"{free / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} to another disk"
+            f"{free_bytes / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} "
+            "to another disk"
         )
 
 
@@ -243,9 +244,9 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {folder}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder")
 
 
-def _finish(built: Path, mode: int) -> None:
+def _finish(built_path: Path, mode: int) -> None:
     """Flush a file, or a folder with all that is in it, and give files a mode, which safetensors narrows."""
-    for path in [*built.rglob("*"), built]:
+    for path in [*built_path.rglob("*"), built_path]:
         if not path.is_symlink():
             if path.is_file():
                 path.chmod(mode)

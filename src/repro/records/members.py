@@ -57,15 +57,15 @@ def _members(file: str, *_: int) -> Members:
         content = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
     except (InputError, OSError) as wrong:
         return Members((), (str(wrong),))
-    members, damaged = [], []
+    members, problems = [], []
     for number, line in enumerate(content.splitlines(), 1):
         try:
             members.append(_member(line))
         except (ValueError, TypeError, KeyError) as wrong:
-            damaged.append(
+            problems.append(
                 f"{path}, line {number}, is damaged ({wrong}); restore the file, or remove the line"
             )
-    return Members(tuple(members), tuple(damaged))
+    return Members(tuple(members), tuple(problems))
 
 
 def _member(line: bytes) -> Member:

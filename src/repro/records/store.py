@@ -85,11 +85,11 @@ class StoredCell:
         """The name of its details."""
         return str(self.content.get("details"))
 
-    def over(self, other: StoredCell | None) -> StoredCell:
+    def over(self, other_cell: StoredCell | None) -> StoredCell:
         """This one or another, read before: a finished one, then the latest."""
-        if other is None or self._rank() >= other._rank():
+        if other_cell is None or self._rank() >= other_cell._rank():
             return self
-        return other
+        return other_cell
 
     def _rank(self) -> tuple[bool, str]:
         provenance = self.content.get("provenance")
@@ -188,8 +188,8 @@ class LinesFile:
         return None
 
 
-def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
-    """A line of a file; `None` if it is damaged or newer, with a sentence added to `damaged`."""
+def parse_line(raw: bytes, location: str, problems: list[str]) -> Line | None:
+    """A line of a file; `None` if it is damaged or newer, with a sentence added to `problems`."""
     try:
         return read_line(raw.removesuffix(b"\n").decode(errors="replace"))
     except NewerForm as newer:
@@ -198,10 +198,10 @@ def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
             f"{path} was written by a newer version of repro (its lines have the form {newer}, and this "
             f"version reads up to {LINE_FORM}); its newer lines are left alone"
         )
-        if sentence not in damaged:
-            damaged.append(sentence)
+        if sentence not in problems:
+            problems.append(sentence)
     except ValueError as wrong:
-        damaged.append(_damage_sentence(location, wrong))
+        problems.append(_damage_sentence(location, wrong))
     return None
 
 
@@ -380,14 +380,14 @@ class Store:
                 probe.write(b"\0" * 4096)
                 probe.flush()
                 os.fsync(probe.fileno())
-            free = shutil.disk_usage(self.folder).free
+            free_bytes = shutil.disk_usage(self.folder).free
         except OSError as wrong:
             reason = "the disk is full" if wrong.errno == errno.ENOSPC else wrong.strerror
             raise InputError(
                 f"results cannot be written to {self.folder}: {reason}; choose another folder"
             ) from wrong
-        if free < min_bytes:
-            need_mb, free_mb = min_bytes / 1e6, free / 1e6
+        if free_bytes < min_bytes:
+            need_mb, free_mb = min_bytes / 1e6, free_bytes / 1e6
             raise InputError(
                 f"{self.folder} has {free_mb:.1f} MB free and the run needs {need_mb:.1f} MB; free some space"
             )
@@ -406,8 +406,8 @@ class Store:
             OSError: the disk is full or read-only; all records are whole.
         """
         remove_left(self._unlinked_folder())
-        if damaged := self.problems():
-            raise InputError(damaged[0])
+        if problems := self.problems():
+            raise InputError(problems[0])
         for key, cell in [*self._cells.items()]:  # what changes its group must be elsewhere before it goes
             if not cell.file.is_writers and cell.file.group != groups[key]:
                 self.put(cell.record, self.rounds(key), self.answers(key))
@@ -523,12 +523,12 @@ def _packed_details(path: Path, *_: int) -> tuple[dict[tuple[str, str], Line], l
 
     The arguments beside the path change with the file.
     """
-    damaged: list[str] = []
+    problems: list[str] = []
     lines = {}
     for number, raw in enumerate(unpack(path).splitlines(), 1):
-        if line := parse_line(raw, f"{path}, line {number}", damaged):
+        if line := parse_line(raw, f"{path}, line {number}", problems):
             lines[line.kind, line.name] = line
-    return lines, damaged
+    return lines, problems
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

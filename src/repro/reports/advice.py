@@ -107,7 +107,7 @@ class SystemTable:
         """The rows that have a cell, with their names."""
         return {row: line["row"] for (row, column), line in self.lines.items() if line["ours"]}
 
-    def rows(self, length: str, streamed: bool) -> list[SystemAnswer]:
+    def rows(self, length: str, is_streamed: bool) -> list[SystemAnswer]:
         """The rows at a length of prompts, in memory or streamed, the earliest answer first.
 
         A paper's own engine is no row, but an end of its system's; of plain decoding the best one is a row.
@@ -115,7 +115,11 @@ class SystemTable:
         draws_by_figure = read_draws(self.root)
         answers = []
         for row, name in self.names.items():
-            if OWN_ENGINE_SUFFIX in row or row.startswith(PLAIN_PREFIX) or (FLASH_SUFFIX in row) != streamed:
+            if (
+                OWN_ENGINE_SUFFIX in row
+                or row.startswith(PLAIN_PREFIX)
+                or (FLASH_SUFFIX in row) != is_streamed
+            ):
                 continue
             line = self.lines[row, f"answer_{length}"]
             if not line["ours"]:
@@ -183,9 +187,9 @@ def sentences(systems: SystemTable) -> list[str]:
     """The advice of a comparison, one sentence for each place of the target and length of prompts."""
     orders = [
         f"{storage}, behind {int(length):,} tokens: {_order(rows)}"
-        for streamed, storage in ((False, "In memory"), (True, "From flash"))
+        for is_streamed, storage in ((False, "In memory"), (True, "From flash"))
         for length in LENGTHS
-        if (rows := systems.rows(length, streamed))
+        if (rows := systems.rows(length, is_streamed))
     ]
     return [*orders, *_bands(systems)]
 
@@ -214,7 +218,7 @@ def _order(rows: Sequence[SystemAnswer]) -> str:
 
 
 def _bands(systems: SystemTable) -> Iterator[str]:
-    rows = [row for streamed in (False, True) for row in systems.rows("1024", streamed)]
+    rows = [row for is_streamed in (False, True) for row in systems.rows("1024", is_streamed)]
     if not any(row.draws for row in rows):
         yield "No assumed number of the machine was drawn: what these move is not in the ranges."
         return

@@ -206,7 +206,7 @@ class OfflineScenario(Scenario):
 
 def dense(folder: Path) -> Decoder:
     """Load a checkpoint in fp32, unpacked and fully in memory."""
-    return weights.load(folder, "float32", packed=False)
+    return weights.load(folder, "float32", is_packed=False)
 
 
 _dense_decoders: dict[tuple[Path, str], Decoder] = {}

@@ -154,11 +154,11 @@ def _merge_linear(linear: Linear) -> Linear:
         return JoinedLinear(tuple(map(_merge_linear, linear.parts)))
     if not isinstance(linear, AdaptedLinear):
         return linear
-    base, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
-    if isinstance(base, TransposedLinear):
-        return replace(base, weight=base.weight + update.t())
-    assert isinstance(base, PlainLinear), "attach_adapters takes matrices alone"
-    return replace(base, weight=base.weight + update)
+    base_linear, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    if isinstance(base_linear, TransposedLinear):
+        return replace(base_linear, weight=base_linear.weight + update.t())
+    assert isinstance(base_linear, PlainLinear), "attach_adapters takes matrices alone"
+    return replace(base_linear, weight=base_linear.weight + update)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:

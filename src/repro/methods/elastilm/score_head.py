@@ -45,7 +45,9 @@ class EncoderCost:
     transformed: int
     attended: int
 
-    def op(self, name: str, row_count: int, layer_count: int, on: str, embeds: bool, stored: Precision) -> Op:
+    def op(
+        self, name: str, row_count: int, layer_count: int, on: str, embeds: bool, stored_precision: Precision
+    ) -> Op:
         """An op of `layer_count` layers, stored in a precision, over `row_count` tokens; full attention."""
         weights = layer_count * self.layer_weights + (self.transformed if embeds else 0)
         table_reads = row_count * self.table if embeds else 0
@@ -55,8 +57,8 @@ class EncoderCost:
             name,
             rows=row_count,
             flops=2.0 * row_count * weights + 4.0 * layer_count * row_count * row_count * self.attended,
-            bytes=(weights + table_reads) * stored.bits / 8,
-            precision=stored.arithmetic,
+            bytes=(weights + table_reads) * stored_precision.bits / 8,
+            precision=stored_precision.arithmetic,
             launches=float(layer_count),
         )
 

@@ -98,7 +98,7 @@ def open_score_head(
     model_cost: str = "mobilebert",
     shares_bottom: bool = False,
     heads: Path | None = None,
-    stored: Precision = FP16,
+    stored_precision: Precision = FP16,
 ) -> ScoreHead:
     """Open the trained score head.
 
@@ -108,13 +108,13 @@ def open_score_head(
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
         heads: folder of the heads; `None` uses the committed ones.
-        stored: precision in which the encoder is billed.
+        stored_precision: precision in which the encoder is billed.
 
     Raises:
         InputError: unknown cost, encoder or heads.
     """
     name, reading = _open_reading(tokenizer, encoder, heads, "score")
-    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored)
+    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored_precision)
 
 
 def open_decision_head(
@@ -122,11 +122,11 @@ def open_decision_head(
     encoder: str = "minilm",
     model_cost: str = "mobilebert",
     heads: Path | None = None,
-    stored: Precision = FP16,
+    stored_precision: Precision = FP16,
 ) -> DecisionHead:
     """Open the trained decision head; see `open_score_head`."""
     name, reading = _open_reading(tokenizer, encoder, heads, "decision")
-    return DecisionHead(name, _model_cost(model_cost), reading, stored)
+    return DecisionHead(name, _model_cost(model_cost), reading, stored_precision)
 
 
 def _model_cost(name: str) -> str:

@@ -37,7 +37,7 @@ class DifferentiableDecoder(UnitDecoder):
         )
 
     def _attention(
-        self, layer: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache
+        self, layer: int, h: Tensor, w: LayerWeights, shared_mask: AttentionMask, cache: KVCache
     ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
@@ -47,23 +47,23 @@ class DifferentiableDecoder(UnitDecoder):
         if w.qk_norm is not None:
             norms = self._head_norms(w.qk_norm, unit_count)
             rotary = torch.cat([norm(rotary[:, start:stop]) for start, stop, norm in norms], 1)
-        if shared.rotation is not None:
+        if shared_mask.rotation is not None:
             pairs = torch.view_as_complex(rotary.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
-            rotary = torch.view_as_real(pairs * shared.rotation).flatten(-2)
+            rotary = torch.view_as_real(pairs * shared_mask.rotation).flatten(-2)
         mixed = self._mix(
-            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
+            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared_mask
         )
         return w.out(mixed)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask) -> Tensor:
         config, row_count = self.config, queries.shape[0]
         unit_count, _, width = keys.shape
         query_groups = queries.transpose(0, 1).reshape(unit_count, -1, width)
         scores = torch.bmm(query_groups, keys.transpose(1, 2)) * config.query_scale
         if config.attention_cap is not None:
             scores = torch.tanh(scores / config.attention_cap) * config.attention_cap
-        assert shared.bias is not None, "a pass of this decoder always says what rows see"
-        mixed = torch.bmm(torch.softmax(scores + shared.bias, -1), values)
+        assert shared_mask.bias is not None, "a pass of this decoder always says what rows see"
+        mixed = torch.bmm(torch.softmax(scores + shared_mask.bias, -1), values)
         return mixed.view(-1, row_count, width).transpose(0, 1).reshape(row_count, -1)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:

@@ -55,11 +55,11 @@ class MedusaEM(Medusa):
         """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]
         tree = search_tree(calibration(draft), self.width)
-        rehearsal, other = Rehearsal(device, target, draft, tree), partner(device)
+        rehearsal, other_processor = Rehearsal(device, target, draft, tree), partner(device)
         with device.phase("profile"):
             main_seconds = await rehearsal.verification()
-            other_seconds = await rehearsal.verification(on=other)
-        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other)
+            other_seconds = await rehearsal.verification(on=other_processor)
+        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other_processor)
         return DividedDecoding(tree, split)
 
 
@@ -88,13 +88,13 @@ def partner(device: Device) -> str:
     Raises:
         InputError: the device does not have it.
     """
-    other = GPU if device.main == CPU else CPU
-    if other not in device.resources:
+    other_processor = GPU if device.main == CPU else CPU
+    if other_processor not in device.resources:
         raise InputError(
-            f"{device.name} has no {other} beside its {device.main} to divide the work with; choose a device "
-            "with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
+            f"{device.name} has no {other_processor} beside its {device.main} to divide the work with; choose "
+            "a device with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
         )
-    return other
+    return other_processor
 
 
 CONTEXTS = (64, 256, 1024, 4096)
@@ -196,7 +196,8 @@ class Plan(TreeDecoding):
             keys, split = self.keys, self.split
             out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
             out |= {
-                f"attention_{at}": seconds for at, seconds in zip(keys.contexts, keys.seconds, strict=True)
+                f"attention_{context_length}": seconds
+                for context_length, seconds in zip(keys.contexts, keys.seconds, strict=True)
             }
         return out
 

@@ -159,9 +159,9 @@ def attention(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> S
     own_bytes = shape.cache_elements(extent.rows) * element_bytes
     share = 1 - split.keys
     main = StagePiece("attention", False, flops * share + dense_flops, size * share + merge_bytes, 0.2)
-    other = StagePiece("attention", True, flops * split.keys, size * split.keys, 0.0)
+    other_piece = StagePiece("attention", True, flops * split.keys, size * split.keys, 0.0)
     tree = StagePiece("sparse", True, sparse_flops, own_bytes + merge_bytes, 0.2)
-    return [main, tree, *([other] if split.keys else [])]
+    return [main, tree, *([other_piece] if split.keys else [])]
 
 
 def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
@@ -190,7 +190,7 @@ def split_work(share: float, kind: str, flops: float, moved_bytes: float, launch
     """Freely divisible work: the other processor gets `share` of it."""
     parts = ((False, 1 - share), (True, share))
     return [
-        StagePiece(kind, other, flops * part, moved_bytes * part, launch_count)
-        for other, part in parts
+        StagePiece(kind, is_other, flops * part, moved_bytes * part, launch_count)
+        for is_other, part in parts
         if part > 0
     ]

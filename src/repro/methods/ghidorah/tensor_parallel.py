@@ -163,7 +163,7 @@ class DividedMask(AttentionMask):
     pattern: TreePattern | None = None
 
 
-def divided_linears(decoder: Decoder, share: float, form: str, other: torch.device) -> Decoder:
+def divided_linears(decoder: Decoder, share: float, form: str, other_device: torch.device) -> Decoder:
     """The decoder with a share of every linear on another device.
 
     `columns` splits every linear by outputs; `megatron` splits linears in pairs, the first by outputs and the
@@ -172,7 +172,7 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     Raises:
         InputError: the decoder's weights are packed or quantized, or its layers are not in memory.
     """
-    parts = [Part(decoder.device, 1 - share), Part(other, share)]
+    parts = [Part(decoder.device, 1 - share), Part(other_device, share)]
     blocks = 2 if decoder.config.gated else 1
 
     def layer(w: LayerWeights) -> LayerWeights:
@@ -240,48 +240,68 @@ class DividedDecoder(Decoder):
             pattern=pattern if pattern.pair_count else None,
         )
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
-        if isinstance(shared, DividedMask):
-            return self._in_parts(queries, keys, values, shared)
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask) -> Tensor:
+        if isinstance(shared_mask, DividedMask):
+            return self._in_parts(queries, keys, values, shared_mask)
         if self.split.form == MEGATRON and (edge := round(self.split.share * len(keys))):
-            return self._by_heads(queries, keys, values, shared, edge)
-        return attend(self.config, queries, keys, values, shared)
+            return self._by_heads(queries, keys, values, shared_mask, edge)
+        return attend(self.config, queries, keys, values, shared_mask)
 
-    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedMask) -> Tensor:
+    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: DividedMask) -> Tensor:
         """Each device attends to its slots; partial results are merged by maximum and sum (online softmax).
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
-        row_count, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
+        row_count, config, other_slots, other_device = (
+            len(queries),
+            self.config,
+            shared_mask.other_slots,
+            self._other,
+        )
         own_slots = slice(keys.shape[1] - row_count, None)
         # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
         tree = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
         sent = None
         if other_slots:
-            sent = queries.to(other), keys[:, :other_slots].to(other), values[:, :other_slots].to(other)
+            sent = (
+                queries.to(other_device),
+                keys[:, :other_slots].to(other_device),
+                values[:, :other_slots].to(other_device),
+            )
         parts = []
-        if other_slots < shared.reach:
-            main_slots = slice(other_slots, shared.reach)
+        if other_slots < shared_mask.reach:
+            main_slots = slice(other_slots, shared_mask.reach)
             main = keys[:, main_slots], values[:, main_slots]
-            parts.append(dense_part(config, queries, *main, shared.main_bias))
-        if shared.pattern is not None:
-            parts.append(attend_tree(shared.pattern, *tree, config.query_scale, config.attention_cap))
+            parts.append(dense_part(config, queries, *main, shared_mask.main_bias))
+        if shared_mask.pattern is not None:
+            parts.append(attend_tree(shared_mask.pattern, *tree, config.query_scale, config.attention_cap))
         if sent is not None:
-            parts.append(dense_part(config, *sent, shared.other_bias))
+            parts.append(dense_part(config, *sent, shared_mask.other_bias))
         partials = [Partial(*(tensor.to(keys.device) for tensor in part)) for part in parts]
         return merge(partials).reshape(row_count, -1)
 
     def _by_heads(
-        self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask, edge: int
     ) -> Tensor:
         """Megatron's attention: the first `edge` key-value heads, with their query heads, run on `_other`."""
-        other, main_heads = self._other, slice(edge * self.config.groups, None)
-        sent = queries[:, : main_heads.start].to(other), keys[:edge].to(other), values[:edge].to(other)
-        other_mask = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
+        other_device, main_heads = self._other, slice(edge * self.config.groups, None)
+        sent = (
+            queries[:, : main_heads.start].to(other_device),
+            keys[:edge].to(other_device),
+            values[:edge].to(other_device),
+        )
+        other_mask = AttentionMask(
+            None,
+            shared_mask.tiled,
+            _to(shared_mask.visible, other_device),
+            _to(shared_mask.bias, other_device),
+        )
         halves = []
         if edge < len(keys):
-            halves.append(attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared))
+            halves.append(
+                attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared_mask)
+            )
         return torch.cat([attend(self.config, *sent, other_mask).to(keys.device), *halves], 1)
 
 
@@ -297,8 +317,8 @@ def dense_part(
     query_groups = queries.transpose(0, 1).reshape(kv_heads, -1, width)
     logits = scores(config, query_groups, keys, bias)
     # A row that sees no slot gets a finite maximum, so that all its weights are 0.
-    top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-    weights = logits.sub_(top).exp_()
+    top_scores = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+    weights = logits.sub_(top_scores).exp_()
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
-    return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
+    return Partial(mixed, top_scores.view(*shape, 1), weights.sum(-1).view(*shape, 1))

@@ -130,7 +130,10 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
     out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
     for name in FORMS:
         if name != OUR_FORM:
-            ratios = [other / ours for other, ours in zip(times[name], times[OUR_FORM], strict=True)]
+            ratios = [
+                other_seconds / our_seconds
+                for other_seconds, our_seconds in zip(times[name], times[OUR_FORM], strict=True)
+            ]
             tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
             out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
             out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}

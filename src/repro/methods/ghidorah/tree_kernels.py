@@ -194,10 +194,10 @@ def attend_tree(
         scores = torch.tanh(scores / cap) * cap
     rows = pattern.rows.long().expand_as(scores)
     floor = torch.finfo(torch.float32).min
-    top = scores.new_full((len(scores), pattern.width), floor).scatter_reduce(1, rows, scores, "amax")
-    weights = torch.exp(scores - top.gather(1, rows))
-    total = torch.zeros_like(top).scatter_add(1, rows, weights)
-    return Partial(_torch_mix(pattern, weights, values), top[..., None], total[..., None])
+    top_scores = scores.new_full((len(scores), pattern.width), floor).scatter_reduce(1, rows, scores, "amax")
+    weights = torch.exp(scores - top_scores.gather(1, rows))
+    total = torch.zeros_like(top_scores).scatter_add(1, rows, weights)
+    return Partial(_torch_mix(pattern, weights, values), top_scores[..., None], total[..., None])
 
 
 def _attend(

@@ -101,7 +101,7 @@ class DeviceProfile:
         token_count: int,
         answer_length: int,
         current_level: float | None,
-        deciding: Spent = NO_COST,
+        decision_cost: Spent = NO_COST,
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
@@ -110,7 +110,7 @@ class DeviceProfile:
             token_count: prompt tokens kept.
             answer_length: tokens to generate, at least 1.
             current_level: current model level; `None` before the first request.
-            deciding: cost of making the decision.
+            decision_cost: cost of making the decision.
 
         Raises:
             InputError: the level or the length was not profiled.
@@ -121,7 +121,7 @@ class DeviceProfile:
                 f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
             )
         level = self.levels[model]
-        spent_before = deciding if model == current_level else deciding.plus(level.switch)
+        spent_before = decision_cost if model == current_level else decision_cost.plus(level.switch)
         return _costs(level, token_count, answer_length, spent_before)
 
     def whole(self, prompt_length: int, answer_length: int) -> RequestCosts:

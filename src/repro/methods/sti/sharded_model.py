@@ -88,10 +88,10 @@ class ShardedModel(Model):
         """Identity of what the checkpoint computes at these widths; see `Model`."""
         return super().outputs_key(f"-shards-{content_hash(self.widths)[:16]}{variant}")
 
-    def _load(self, resident: bool) -> Decoder:
+    def _load(self, is_resident: bool) -> Decoder:
         """See `Model`; embeddings and output projection are those of the unrounded weights."""
-        ends = self._whole.decoder(resident=False)
-        if not resident:
+        ends = self._whole.decoder(is_resident=False)
+        if not is_resident:
             return ends
         assert self.folder is not None
         return sharded_decoder(self.folder, self.config.dtype, ends.ends, self.widths, self.decoder_config)
@@ -109,7 +109,7 @@ class ShardedModel(Model):
             self.folder,
             self.config.dtype,
             self.decoder_config,
-            self.decoder(resident=False).ends,
+            self.decoder(is_resident=False).ends,
             self.tokenizer.encode(shard_rank.TEXT),
             min(self._sharding.widths),
         )

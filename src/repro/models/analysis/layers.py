@@ -43,10 +43,10 @@ class PartialDecoder(Decoder):
     """
 
     def _attention(
-        self, layer: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache
+        self, layer: int, h: Tensor, w: LayerWeights, shared_mask: AttentionMask, cache: KVCache
     ) -> Tensor:
         if has_attention(w):
-            return super()._attention(layer, h, w, shared, cache)
+            return super()._attention(layer, h, w, shared_mask, cache)
         cache.append_joint(layer, h.new_zeros(h.shape[0], 2 * self.config.kv_heads, self.config.head_dim))
         return torch.zeros_like(h)
 

@@ -111,9 +111,12 @@ class Reader:
             sums, tops = logits.logsumexp(-1), logits.argmax(-1)
             require_finite(float(sums.max()))
             pairs = [(row, token) for row, token in candidates if row in index]
-            at = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
+            row_indices = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)
-            nats, greedy = (logits[at, token] - sums[at]).tolist(), (tops[at] == token).tolist()
+            nats, greedy = (
+                (logits[row_indices, token] - sums[row_indices]).tolist(),
+                (tops[row_indices] == token).tolist(),
+            )
             likelihoods |= zip(pairs, map(Likelihood, nats, greedy, greedy), strict=True)
         return likelihoods
 

@@ -86,8 +86,10 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     seconds_by_rows: dict[int, list[float]] = {}
     for t in by_part[REST]:
         seconds_by_rows.setdefault(t.rows, []).append(t.seconds)
-    rest = tuple((rows, median(seconds_by_rows[rows])) for rows in sorted(seconds_by_rows))
-    return FittedCosts(layers, heads, attention, rest, (*layer_errors, *head_errors), _reads(by_part[READ]))
+    other_timings = tuple((rows, median(seconds_by_rows[rows])) for rows in sorted(seconds_by_rows))
+    return FittedCosts(
+        layers, heads, attention, other_timings, (*layer_errors, *head_errors), _reads(by_part[READ])
+    )
 
 
 def _reads(reads: Sequence[PartTiming]) -> tuple[float, float] | None:

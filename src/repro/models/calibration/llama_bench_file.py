@@ -362,9 +362,9 @@ def _processor(test: Test, row_count: int, layer_count: int) -> str:
     ):
         return CPU
     device_names = str(test.get("devices") or "auto")
-    is_offloaded = gpu_layer_count == 0
     doubts = {
-        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": is_offloaded,
+        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} "
+        "even if n_gpu_layers is 0": gpu_layer_count == 0,
         f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
         f"n_gpu_layers is {gpu_layer_count}, so that layers may have stayed on the CPU": 0
         < gpu_layer_count

@@ -84,7 +84,9 @@ def kernels_of(processor: str) -> list[Kernels]:
     """What is timed: on a CPU each dtype as layers in memory and as streamed ones have it."""
     if processor == GPU:
         return [Kernels(dtype) for dtype in ("float32", "bfloat16")]
-    return [Kernels(dtype, packed) for dtype in ("float32", "bfloat16", "int4") for packed in (True, False)]
+    return [
+        Kernels(dtype, is_packed) for dtype in ("float32", "bfloat16", "int4") for is_packed in (True, False)
+    ]
 
 
 def open_local(processor: str) -> LocalDevice:
@@ -315,7 +317,7 @@ def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section
     engines = {"engine": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
     if any(not kernels.packed for kernels in costs.layers):
         note = "repro's own runtime, layers streamed from disk: weights are not reordered"
-        streamed_engine = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
+        streamed_engine = engine_of_costs(f"{name}, streamed", costs, on, is_packed=False, note=note)
         engines["engine_streamed"] = streamed_engine
     return engines
 

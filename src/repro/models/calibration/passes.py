@@ -87,7 +87,7 @@ class PassTimer:
         contexts: Sequence[int],
         decoder: Decoder | None = None,
         reader: LayerSource | None = None,
-        streamed: bool = False,
+        is_streamed: bool = False,
     ) -> None:
         """Open the model.
 
@@ -97,7 +97,7 @@ class PassTimer:
             contexts: numbers of cached tokens after which passes are timed.
             decoder: computes on a local device; none on an emulated one.
             reader: reads the layers of a streamed decoder on a local device.
-            streamed: whether all layers are read from flash in each pass.
+            is_streamed: whether all layers are read from flash in each pass.
         """
         self.device = device
         self._contexts: dict[int, tuple[PrefilledSession, Prefix]] = {}
@@ -106,7 +106,7 @@ class PassTimer:
             network: Network = NoNetwork()
             if decoder is not None:
                 network = _holding(decoder, text)
-            placement = STREAMED if streamed else RESIDENT
+            placement = STREAMED if is_streamed else RESIDENT
             session = PrefilledSession(Engine("target", device, cost, network, placement, reader))
             session.assume(text)
             self._contexts[tokens] = session, text

@@ -36,9 +36,11 @@ def curve(
     return {"points": rounded_points, "unit": unit, "source": source} | ({"note": note} if note else {})
 
 
-def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
+def best_rates(costs: FittedCosts, is_packed: bool = True) -> dict[str, float]:
     """Operations per second by arithmetic precision, at the number of rows that is best."""
-    parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
+    parts = [
+        (k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == is_packed
+    ]
     rates: dict[str, float] = {}
     for kernels, part in parts:
         for name in ARITHMETIC_OF_DTYPE[kernels.dtype]:
@@ -47,18 +49,18 @@ def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
 
 
 def engine_of_costs(
-    name: str, costs: FittedCosts, on: str = "cpu", packed: bool = True, note: str = ""
+    name: str, costs: FittedCosts, on: str = "cpu", is_packed: bool = True, note: str = ""
 ) -> Section:
     """The engine file of one kind of kernels: packed for layers in memory, as stored for streamed ones.
 
     An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start.
     The output projection's start has, beside its own, what the runtime does in a pass outside its ops.
     """
-    rates = best_rates(costs, packed)
+    rates = best_rates(costs, is_packed)
     start: Section = {"embed": {}, "head": {}}
     efficiency: Section = {"head": {}}
     for kernels, part in costs.layers.items():
-        if kernels.packed != packed:
+        if kernels.packed != is_packed:
             continue
         head = costs.heads[kernels]
         for arithmetic in ARITHMETIC_OF_DTYPE[kernels.dtype]:

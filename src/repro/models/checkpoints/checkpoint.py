@@ -478,11 +478,11 @@ def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokeniz
     """InputError that names the first differing id, unless both have the same vocabulary."""
     if target.vocabulary == draft.vocabulary:
         return
-    theirs = {number: token for token, number in target.vocabulary.items()}
+    target_tokens = {number: token for token, number in target.vocabulary.items()}
     drafts = {number: token for token, number in draft.vocabulary.items()}
-    number = min(i for i in theirs.keys() | drafts.keys() if theirs.get(i) != drafts.get(i))
+    number = min(i for i in target_tokens.keys() | drafts.keys() if target_tokens.get(i) != drafts.get(i))
     raise InputError(
-        f"target and draft do not share a tokenizer: {len(theirs)} and {len(drafts)} tokens, and id {number} "
-        f"is {theirs.get(number)!r} to the target, {drafts.get(number)!r} to the draft; "
+        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(drafts)} tokens, and id "
+        f"{number} is {target_tokens.get(number)!r} to the target, {drafts.get(number)!r} to the draft; "
         "choose a draft of the target's family"
     )

@@ -107,8 +107,8 @@ class ModelConfig:
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         raw = dict(mapping)
-        if missing := [name for name in NEEDED_KEYS if name not in raw]:
-            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing)}")
+        if missing_keys := [name for name in NEEDED_KEYS if name not in raw]:
+            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing_keys)}")
         checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
         for key, part in (("checkpoint", checkpoint), ("shape", shape)):
             if part is not None and not (isinstance(part, Mapping) and part):
@@ -265,13 +265,13 @@ class Model:
         """The dtype by which its logits are judged: inputs that a compression rounds make them coarse."""
         return "int8" if self._altered else self.config.dtype
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def decoder(self, is_resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
-        if resident not in self._loaded:
-            self._loaded[resident] = self._load(resident)
-        return self._loaded[resident]
+        if is_resident not in self._loaded:
+            self._loaded[is_resident] = self._load(is_resident)
+        return self._loaded[is_resident]
 
-    def _load(self, resident: bool) -> Decoder:
+    def _load(self, is_resident: bool) -> Decoder:
         """See `decoder`; layers that are rounded are so as in STI, embeddings and head are not."""
         config = self.config
         if config.compression and not self._altered:
@@ -279,16 +279,16 @@ class Model:
                 f"{config.name} has a compression, which is for a target that answers prompts; leave "
                 "compression@target.compression out"
             )
-        if resident and self._altered:
+        if is_resident and self._altered:
             decoder, self._outliers = self._altered.decoder()
             return decoder.with_layers(decoder.layers, replace(decoder.ends, tokens=self.tokens))
         assert self.folder is not None
-        embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
+        embeddings_from = self._embeddings_from.decoder(is_resident=False) if self._embeddings_from else None
         arguments = self.folder, config.dtype, True, embeddings_from
-        with_layers = resident and not config.rounded
-        loaded = weights.load(*arguments, resident=with_layers, device=self._host)
+        with_layers = is_resident and not config.rounded
+        loaded = weights.load(*arguments, is_resident=with_layers, device=self._host)
         loaded.ends = replace(loaded.ends, tokens=self.tokens)
-        if not (resident and config.rounded):
+        if not (is_resident and config.rounded):
             return loaded
         device = str(loaded.device)
         layers = rounded_layers(self.folder, config.dtype, self.decoder_config, config.rounded, device)
@@ -423,7 +423,7 @@ class Model:
                 f"{self.config.rounded} bits; choose {role}.rounded=null, or keep all layers in memory "
                 "(method.resident=1)"
             )
-        network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
+        network = DecoderNetwork(self.decoder(is_resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
         engine = Engine(role, device, self.model_cost, network, placement, reader, token_count)
         return Session(engine, self._beside(placement))

@@ -141,7 +141,9 @@ def origin(claims: Sequence[Claim]) -> tuple[str, str]:
 
 def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
     comparison, unit, reasons = claim.comparison, claim.comparison.unit, _remarks(claim)
-    ours = with_unit(figures_text(comparison), unit) + signs(comparison.marks) if comparison.ours else ABSENT
+    our_text = (
+        with_unit(figures_text(comparison), unit) + signs(comparison.marks) if comparison.ours else ABSENT
+    )
     if claim.failed:
         reasons.append(
             f"without {claim.failed} of {claim.failed + len(claim.lines)} figures, which are absent"
@@ -150,7 +152,7 @@ def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
         claim_text(comparison.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
         f"sec. {comparison.cell.section}",
         with_unit(ends(comparison.published.low, comparison.published.high), unit),
-        ours,
+        our_text,
         str(comparison.n or ABSENT),
         comparison.distance if comparison.ours else ABSENT,
         claim.verdict,

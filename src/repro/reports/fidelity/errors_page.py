@@ -198,14 +198,15 @@ def _notes(report: Report) -> list[str]:
     return notes
 
 
-def _skill_sentence(kind: str, best: Skill) -> str:
+def _skill_sentence(kind: str, best_rule: Skill) -> str:
     sizes = [
-        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}" for size in (best.trivial, best.ours)
+        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}"
+        for size in (best_rule.trivial, best_rule.ours)
     ]
     name = f"{kind[0].upper()}{kind[1:]}"
     return (
-        f"{name}: the best trivial rule over {best.n} is *{best.rule}* ({RULES[best.rule]}); "
-        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {best.value:.2f}."
+        f"{name}: the best trivial rule over {best_rule.n} is *{best_rule.rule}* "
+        f"({RULES[best_rule.rule]}); its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {best_rule.value:.2f}."
     )
 
 

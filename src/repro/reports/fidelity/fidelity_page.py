@@ -108,7 +108,7 @@ def _headlines(
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
         comparison, claim_readings = comparisons_by_id.get(claim.id), readings.get(claim.id, ())
-        published, ours, n, distance = _figure_cells(comparison)
+        published_text, our_text, n, distance = _figure_cells(comparison)
         overall, as_chosen, point, span, choices = ("no figure", "no figure", "", "", "")
         if comparison is not None and comparison.ours:
             verdicts = (envelop(comparison, claim_readings).verdict, comparison.verdict, comparison.point)
@@ -118,7 +118,19 @@ def _headlines(
             counter[verdict or "no figure"] += 1
         verdicts_by_paper.setdefault(claim.id.partition(".")[0], Counter())[overall] += 1
         rows.append(
-            (claim.says, published, ours, n, distance, point, as_chosen, span, overall, choices, claim.about)
+            (
+                claim.says,
+                published_text,
+                our_text,
+                n,
+                distance,
+                point,
+                as_chosen,
+                span,
+                overall,
+                choices,
+                claim.about,
+            )
         )
     tallies = [
         f"{scope}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())

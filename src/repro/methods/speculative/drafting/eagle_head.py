@@ -139,9 +139,12 @@ def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
             raise InputError(
                 f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
             )
-    if unread := [name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING]:
+    if unread_names := [
+        name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING
+    ]:
         raise InputError(
-            f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
+            f"an EAGLE-3 head with eagle_config.{unread_names[0]}={nested[unread_names[0]]!r} is not read "
+            "here"
         )
     decoder = {name: value for name, value in config_json.items() if name not in (*OURS, *ONLY, *HARMLESS)}
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
@@ -240,25 +243,27 @@ def load(
         raise InputError(
             f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
         )
-    stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
-    stored.require(config)
+    stored_tensors = _Stored(folder, getattr(torch, dtype), torch.device(device))
+    stored_tensors.require(config)
     c, width = config.layer, 2 * config.layer.hidden
     layer = LayerWeights(
-        qkv=stored.qkv(c, width),
-        out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
-        up=stored.up(c),
-        down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
-        before_mlp=stored.norm("midlayer.post_attention_layernorm", c),
+        qkv=stored_tensors.qkv(c, width),
+        out=stored_tensors.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
+        up=stored_tensors.up(c),
+        down=stored_tensors.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        before_mlp=stored_tensors.norm("midlayer.post_attention_layernorm", c),
     )
-    output = stored.linear("lm_head", (c.vocab, c.hidden))
-    ends = EmbeddingAndHead(stored.embedding(config, embedding), output, stored.norm("norm", c))
+    output = stored_tensors.linear("lm_head", (c.vocab, c.hidden))
+    ends = EmbeddingAndHead(
+        stored_tensors.embedding(config, embedding), output, stored_tensors.norm("norm", c)
+    )
     return EagleHead(
         config=config,
         decoder=PairDecoder(c, [layer], ends),
-        fuse=stored.linear("fc", (c.hidden, config.features)),
-        token_norm=stored.norm("midlayer.input_layernorm", c),
-        feature_norm=stored.norm("midlayer.hidden_norm", c),
-        targets=stored.targets(config),
+        fuse=stored_tensors.linear("fc", (c.hidden, config.features)),
+        token_norm=stored_tensors.norm("midlayer.input_layernorm", c),
+        feature_norm=stored_tensors.norm("midlayer.hidden_norm", c),
+        targets=stored_tensors.targets(config),
     )
 
 
@@ -346,17 +351,17 @@ class _Stored:
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 
-    def embedding(self, config: EagleConfig, shared: Tensor) -> Tensor:
-        """The checkpoint's embedding if present, else the target's (`shared`)."""
+    def embedding(self, config: EagleConfig, shared_embedding: Tensor) -> Tensor:
+        """The checkpoint's embedding if present, else the target's (`shared_embedding`)."""
         shape = (config.target_vocab, config.layer.hidden)
         if self._stored_name("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)
-        if shared.shape != shape:
+        if shared_embedding.shape != shape:
             raise InputError(
                 f"{self._tensors.folder} needs an embedding of {shape[0]} x {shape[1]}, its target has "
-                f"{shared.shape[0]} x {shared.shape[1]}"
+                f"{shared_embedding.shape[0]} x {shared_embedding.shape[1]}"
             )
-        return shared
+        return shared_embedding
 
     def _pack(self, weight: Tensor) -> Linear:
         return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))
@@ -380,9 +385,9 @@ class DraftRow(Logits):
     def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
-            logps = best.values - self._draft_logits.logsumexp(dim=-1)
-            self._ranked = self._targets[best.indices].tolist(), logps.tolist()
+            best_ranks = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
+            logps = best_ranks.values - self._draft_logits.logsumexp(dim=-1)
+            self._ranked = self._targets[best_ranks.indices].tolist(), logps.tolist()
         return self._ranked
 
 
@@ -448,15 +453,15 @@ class _EagleStep(Step):
     def __init__(self, network: EagleNetwork, prefixes: Sequence[Prefix]) -> None:
         self._network, self._prefixes = network, list(prefixes)
         self._waves = network.lineage.waves(prefixes)
-        computed = {prefix for wave in self._waves for prefix in wave}
-        if not all(prefix in computed or prefix in network.guesses for prefix in prefixes):
+        computed_prefixes = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in computed_prefixes or prefix in network.guesses for prefix in prefixes):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "a head stays in memory"
-        for wave in self._waves if first < last else ():
+        for wave in self._waves if start < end else ():
             self._compute(wave)
 
     def _compute(self, wave: Sequence[Prefix]) -> None:

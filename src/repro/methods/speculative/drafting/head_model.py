@@ -147,7 +147,7 @@ class HeadModel(Model):
         """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def decoder(self, is_resident: bool = True) -> Decoder:
         """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
@@ -217,7 +217,7 @@ class EagleModel(HeadModel):
     def head(self) -> EagleHead:
         """The weights, loaded once."""
         assert self.folder is not None
-        embedding = self.target.decoder(resident=False).ends.embedding
+        embedding = self.target.decoder(is_resident=False).ends.embedding
         return eagle_head.load(self.folder, self.head_config, self.config.dtype, embedding, self._host)
 
 
@@ -261,7 +261,7 @@ class MedusaModel(HeadModel):
     def _heads(self) -> MedusaHeads:
         """The weights, loaded once."""
         assert self.folder is not None
-        ends = self.target.decoder(resident=False).ends
+        ends = self.target.decoder(is_resident=False).ends
         return medusa_head.load(self.folder, self.head_config, self.config.dtype, ends, self._host)
 
 

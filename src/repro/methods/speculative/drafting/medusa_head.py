@@ -260,9 +260,9 @@ class _MedusaStep(Step):
         self._hidden: Tensor | None = None
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "heads stay in memory"
-        if first < last:
+        if start < end:
             heads = self._network.heads
             features = self._network.features.of(self._roots).to(heads.device)
             self._hidden = heads.hidden(features, self._heads)
