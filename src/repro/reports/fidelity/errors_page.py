@@ -206,7 +206,8 @@ def _skill_sentence(kind: str, best_rule: Skill) -> str:
     name = f"{kind[0].upper()}{kind[1:]}"
     return (
         f"{name}: the best trivial rule over {best_rule.n} is *{best_rule.rule}* "
-        f"({RULES[best_rule.rule]}); its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {best_rule.value:.2f}."
+        f"({RULES[best_rule.rule]}); its median error is {sizes[0]}, ours {sizes[1]}: a skill, "
+        f"1 less the ratio, of {best_rule.value:.2f}."
     )
 
 
