@@ -57,7 +57,7 @@ class Bench:
         if only != "both":
             self.resident = timer()
         if only != "compute":
-            self.streamed = timer(self.reader, streamed=True)
+            self.streamed = timer(self.reader, is_streamed=True)
 
     def read_alone(self) -> float:
         """Seconds of reading all layers once."""

@@ -73,7 +73,9 @@ class DraftCorrectness(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, drafted: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]]) -> Scores:
-        drafted_count, accepted_count = (sum(n for row in rows for n in row) for rows in (drafted, accepted))
+        drafted_count, accepted_count = (
+            sum(n for row in counts_by_text for n in row) for counts_by_text in (drafted, accepted)
+        )
         require_rows([n for row in drafted for n in row], "draft_correctness")
         if not 0 <= accepted_count <= drafted_count or not drafted_count:
             raise InputError(

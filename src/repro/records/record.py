@@ -101,9 +101,9 @@ class Record:
             _check_value(name, value)
         require_finite_numbers(self.uncertainty, "uncertainty")
         _check_signs(self.values)
-        for name, size in self.provenance.memory.items():
-            if size < 0:
-                raise InputError(f"memory {name!r} is {size} bytes; it cannot be negative")
+        for name, value_bytes in self.provenance.memory.items():
+            if value_bytes < 0:
+                raise InputError(f"memory {name!r} is {value_bytes} bytes; it cannot be negative")
         object.__setattr__(self, "values", in_ten_digits(self.values))
         object.__setattr__(self, "uncertainty", in_ten_digits(self.uncertainty))
 

@@ -174,8 +174,8 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
             labels_by_axis[axis] = _label(axis, used_labels={*labels, *labels_by_axis.values()})
         rows |= {label: axis for label in names or [labels_by_axis[axis]] if label not in rows}
     labelled_notes = []
-    for number, note in enumerate(notes):
-        additions = {label: settings.at[number, axis] for axis, label in labels_by_axis.items()}
+    for cell_number, note in enumerate(notes):
+        additions = {label: settings.at[cell_number, axis] for axis, label in labels_by_axis.items()}
         label_texts = {label: text for label, text in additions.items() if text != LACKING_TEXT}
         labelled_notes.append(replace(note, labels=note.labels | label_texts))
     records = store.records(Member(note.key, note.labels) for note in labelled_notes if note.key)

@@ -77,8 +77,8 @@ def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[FiguresByColumn]) -> 
     """CSV with one line per number of a form in ten digits, in a table's columns."""
     lines: list[Mapping[str, object]] = []
     for form, numbers in zip(forms, figures, strict=True):
-        for column, (unit, number) in numbers.items():
-            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
+        for column, (unit, figure) in numbers.items():
+            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": figure}
             line |= {"marks": "fitted"} if form.match else {}
             lines.append(line)
     return csv_of(CSV_HEADER, lines)
@@ -100,7 +100,7 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     """The masks' numbers as a page with one table."""
     lines = []
     for form, mask in zip(spec.masks, masks, strict=True):
-        numbers = [number for _, number in mask_figures(mask).values()]
+        numbers = [figure for _, figure in mask_figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
     return _page(spec, [Grid.of(MASK_GRID, lines)], spec.footnotes, MASK_ORIGIN)
 
@@ -134,7 +134,7 @@ def _line(form: VerificationDiagram) -> tuple[str, ...]:
     for path in form.paths:
         levels[len(path)] = levels.get(len(path), 0) + 1
     mark = signs(("fitted",)) if form.fitted else ""
-    width, *lengths, changed_nodes = (number for _, number in tree_figures(form).values())
+    width, *lengths, changed_nodes = (figure for _, figure in tree_figures(form).values())
     cells = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
     return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *cells, f"{changed_nodes:.0f}")
 

@@ -89,11 +89,11 @@ class AdaptedLinear(Linear):
 def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
     """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
     site_shapes: dict[Site, Shape] = {}
-    for i, (units, neurons) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
-        keys, queries = units * config.head_dim, units * config.groups * config.head_dim
-        output_counts = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
+    for i, (unit_count, neuron_count) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
+        keys, queries = unit_count * config.head_dim, unit_count * config.groups * config.head_dim
+        output_counts = {"q": queries, "k": keys, "v": keys, "gate": neuron_count, "up": neuron_count}
         matrix_shapes = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
-        matrix_shapes |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        matrix_shapes |= {"out": (queries, config.hidden), "down": (neuron_count, config.hidden)}
         site_shapes |= {Site(i, m): matrix_shapes[m] for m in matrices if m != "gate" or config.gated}
     return site_shapes
 

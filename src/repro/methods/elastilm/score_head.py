@@ -141,7 +141,8 @@ class ScoreHead(Scorer):
         layers = model_cost.layers - (model_cost.layers // 2 if self.shares_bottom else 0)
         embeds = not self.shares_bottom
         return tuple(
-            model_cost.op("score head", rows, layers, on, embeds, self.stored) for rows in self._rows[key]
+            model_cost.op("score head", row_count, layers, on, embeds, self.stored)
+            for row_count in self._rows[key]
         )
 
 

@@ -62,10 +62,10 @@ class TransposedLinear(TensorFields):
 def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
     """The linears of consecutive groups of outputs, as views."""
     linears, start = [], 0
-    for count in outputs:
-        bias = None if linear.bias is None else linear.bias.narrow(0, start, count)
-        linears.append(PlainLinear(linear.weight.narrow(0, start, count), bias))
-        start += count
+    for output_count in outputs:
+        bias = None if linear.bias is None else linear.bias.narrow(0, start, output_count)
+        linears.append(PlainLinear(linear.weight.narrow(0, start, output_count), bias))
+        start += output_count
     return linears
 
 
@@ -280,8 +280,8 @@ def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     assert isinstance(linear, JoinedLinear), "submodel takes what reorder gives"
     return JoinedLinear(
         tuple(
-            split_outputs(as_plain(part), [count])[0]
-            for part, count in zip(linear.parts, counts, strict=True)
+            split_outputs(as_plain(part), [output_count])[0]
+            for part, output_count in zip(linear.parts, counts, strict=True)
         )
     )
 

@@ -125,8 +125,8 @@ def sub_cost(cost: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> 
     shape = cost.shape
     groups = shape.heads // shape.kv_heads
     blocks = tuple(
-        _block(shape, units * groups, units, neurons)
-        for units, neurons in zip(sizes.units, sizes.neurons, strict=True)
+        _block(shape, unit_count * groups, unit_count, neuron_count)
+        for unit_count, neuron_count in zip(sizes.units, sizes.neurons, strict=True)
     )
     config = config_of_shape(shape)
     adapter_count = 0

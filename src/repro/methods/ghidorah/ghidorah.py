@@ -92,7 +92,8 @@ def partner(device: Device) -> str:
     if other_processor not in device.resources:
         raise InputError(
             f"{device.name} has no {other_processor} beside its {device.main} to divide the work with; "
-            "choose a device with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
+            "choose a device with both (jetson_xavier_nx), or method=medusa, or ghidorah with "
+            "method.divided=false"
         )
     return other_processor
 

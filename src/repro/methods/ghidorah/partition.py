@@ -106,7 +106,7 @@ class AttentionExtent(NamedTuple):
 
     def sparse_pairs(self, dense_keys: int) -> int:
         """Query-key pairs with later keys; each query's first `dense_keys` visible keys count as dense."""
-        return sum(max(0, count - dense_keys) for count in self.visible_keys)
+        return sum(max(0, key_count - dense_keys) for key_count in self.visible_keys)
 
 
 def stages(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:

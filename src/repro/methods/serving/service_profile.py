@@ -178,8 +178,8 @@ async def _level(
 ) -> LevelProfile:
     switch_cost = await run_ops(device, switch_ops)
     prefill_costs, step_costs = [], []
-    for tokens in prompts:
-        text = Prefix.of([0] * tokens)
+    for prompt_length in prompts:
+        text = Prefix.of([0] * prompt_length)
         session.start(text)
         start = device.now
         await session.forward([text])

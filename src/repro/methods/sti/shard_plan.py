@@ -126,14 +126,17 @@ def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Stage
     """Seconds of a pass whose layers are read and computed in order, reads running ahead as slots allow."""
     read_end = computed_end = 0.0
     slot_times: list[float] = []
-    layers = [(size, pace.compute(moved_bytes)) for size, moved_bytes in zip(loads, unpacking, strict=True)]
-    for size, seconds in [*layers, (pace.head_bytes, pace.head)]:
-        if size:
+    layers = [
+        (loaded_bytes, pace.compute(moved_bytes))
+        for loaded_bytes, moved_bytes in zip(loads, unpacking, strict=True)
+    ]
+    for loaded_bytes, seconds in [*layers, (pace.head_bytes, pace.head)]:
+        if loaded_bytes:
             slot = slot_times[-1 - pace.ahead] if len(slot_times) > pace.ahead else 0.0
-            read_end = max(read_end, slot) + pace.load(size)
+            read_end = max(read_end, slot) + pace.load(loaded_bytes)
             computed_end = max(computed_end, read_end)
         computed_end += seconds
-        if size:
+        if loaded_bytes:
             slot_times.append(computed_end)
     return pace.embed + computed_end
 

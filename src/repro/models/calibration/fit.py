@@ -86,7 +86,9 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     seconds_by_rows: dict[int, list[float]] = {}
     for t in by_part[REST]:
         seconds_by_rows.setdefault(t.rows, []).append(t.seconds)
-    other_timings = tuple((rows, median(seconds_by_rows[rows])) for rows in sorted(seconds_by_rows))
+    other_timings = tuple(
+        (row_count, median(seconds_by_rows[row_count])) for row_count in sorted(seconds_by_rows)
+    )
     return FittedCosts(
         layers, heads, attention, other_timings, (*layer_errors, *head_errors), _reads(by_part[READ])
     )

@@ -70,21 +70,21 @@ def _source(doubt: str) -> str:
     return "assumed" if doubt else "measured"
 
 
-def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
+def fit_bench(row_count: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     """Fit the tests of one number of threads.
 
     Args:
-        rows: of one setting.
+        row_count: of one setting.
         threads: whose tests are used; by default those of the fastest generation, or of the fastest prompt.
 
     Raises:
         InputError: no test has so many threads, or a test took no longer than its last pass.
     """
-    thread_counts = sorted({row.threads for row in rows})
+    thread_counts = sorted({row.threads for row in row_count})
     if threads is not None and threads not in thread_counts:
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, thread_counts))}")
-    thread_count = threads if threads is not None else _fastest(rows)
-    used_rows = [row for row in rows if row.threads == thread_count]
+    thread_count = threads if threads is not None else _fastest(row_count)
+    used_rows = [row for row in row_count if row.threads == thread_count]
     parts: dict[str, PartCost] = {}
     lone_precisions: list[str] = []
     errors: list[float] = []
@@ -95,9 +95,9 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             models.setdefault((row.model, row.size, row.layers), []).append(row)
         passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
         timings = [
-            PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
+            PartTiming(KERNELS, LAYER, test.layers, 0.0, row_count, 0, seconds, test.head)
             for test, seconds_by_rows in passes
-            for rows, seconds in seconds_by_rows.items()
+            for row_count, seconds in seconds_by_rows.items()
         ]
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
@@ -130,21 +130,24 @@ def _shapeless(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
     return tuple(sorted({row.model for row in rows if row.arithmetic == arithmetic and not row.head}))
 
 
-def _fastest(rows: Sequence[BenchRow]) -> int:
+def _fastest(row_count: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
-    generation_rows = [row for row in rows if row.rows == ROW] or list(rows)
+    generation_rows = [row for row in row_count if row.rows == ROW] or list(row_count)
     largest_size = max(row.size for row in generation_rows)
     tests = [row for row in generation_rows if row.size == largest_size]
-    return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
+    return min(
+        tests,
+        key=lambda row: row.seconds / sum(row_count * pass_count for row_count, pass_count in row.passes),
+    ).threads
 
 
 def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
-    for rows in sorted({test.rows for test in tests}):
-        row_tests = [test for test in tests if test.rows == rows]
+    for row_count in sorted({test.rows for test in tests}):
+        row_tests = [test for test in tests if test.rows == row_count]
         context_length = min(test.context for test in row_tests)
-        seconds[rows] = median(
+        seconds[row_count] = median(
             _largest_pass(test, seconds) for test in row_tests if test.context == context_length
         )
     return seconds
@@ -174,7 +177,7 @@ def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
         for t in sorted(timings, key=lambda t: t.weights)
     }
     rates = tuple(sorted(rate_by_rows.items()))
-    return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
+    return PartCost(tuple((row_count, 0.0) for row_count, _ in rates), rates)
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,7 @@ def summary(bench: BenchFit) -> Iterator[str]:
     """What was learned, a sentence a line."""
     yield f"{len(bench.models)} models with {bench.threads} threads on {bench.on}: {', '.join(bench.models)}"
     for arithmetic, part in bench.parts.items():
-        rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
+        rates = ", ".join(f"{row_count} rows {rate / 1e9:.3g} GFLOP/s" for row_count, rate in part.rate)
         yield f"{arithmetic}: {rates}"
     if bench.generation:
         yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"

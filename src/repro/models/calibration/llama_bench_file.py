@@ -308,11 +308,11 @@ def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
     architecture, parameters = str(test["model_type"]).split()[0].lower(), _number(test, "model_n_params")
     beginnings = FAMILIES.get(architecture, (architecture,))
     distances = [
-        (abs(count / parameters - 1.0), name)
+        (abs(parameter_count / parameters - 1.0), name)
         for name, shape in shapes.items()
         if not (shape.encoder or shape.features or shape.medusa)
         and any(name == word or name.startswith(f"{word}_") for word in beginnings)
-        for count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
+        for parameter_count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
     ]
     distance, name = min(distances, default=(SIZE_TOLERANCE, ""))
     return shapes[name] if distance < SIZE_TOLERANCE else None
@@ -342,11 +342,19 @@ def _prompt_passes(test: Test, prompt_tokens: int) -> tuple[tuple[int, int], ...
     """Passes over a prompt by their rows: batches of `n_batch`, each divided into `n_ubatch`."""
     batch_size = int(_number(test, "n_batch", prompt_tokens))
     passes: Counter[int] = Counter()
-    for tokens, batches in ((batch_size, prompt_tokens // batch_size), (prompt_tokens % batch_size, 1)):
+    for token_count, batch_count in (
+        (batch_size, prompt_tokens // batch_size),
+        (prompt_tokens % batch_size, 1),
+    ):
         rows_at_most = min(batch_size, int(_number(test, "n_ubatch")))
-        passes[rows_at_most] += tokens // rows_at_most * batches
-        passes[tokens % rows_at_most] += batches
-    return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
+        passes[rows_at_most] += token_count // rows_at_most * batch_count
+        passes[token_count % rows_at_most] += batch_count
+    return tuple(
+        sorted(
+            ((row_count, pass_count) for row_count, pass_count in passes.items() if row_count and pass_count),
+            reverse=True,
+        )
+    )
 
 
 def _processor(test: Test, row_count: int, layer_count: int) -> str:

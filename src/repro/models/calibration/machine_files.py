@@ -188,9 +188,9 @@ def deciding_sizes(
         probes.append(open_shape(larger_shape))
     if _decides(probes, 1):
         return Sizes(probes, effort.rows, 0)
-    for rows in MORE_ROWS:
-        if _decides(probes, rows):
-            return Sizes(probes, (*effort.rows, rows), rows)
+    for row_count in MORE_ROWS:
+        if _decides(probes, row_count):
+            return Sizes(probes, (*effort.rows, row_count), row_count)
     _require_steady(probes)
     return Sizes(probes, effort.rows, None)
 
@@ -230,15 +230,15 @@ def _require_steady(probes: Sequence[LayerProbe]) -> None:
 def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
     random = Random(0)
     settings = [(p, r, c) for p in sizes.probes for r in sizes.rows for c in effort.contexts]
-    for probe, rows, context in settings[:: len(sizes.rows)]:
-        list(probe.time(rows, context))  # memory is taken, kernels are chosen
+    for probe, row_count, context_length in settings[:: len(sizes.rows)]:
+        list(probe.time(row_count, context_length))  # memory is taken, kernels are chosen
     for _ in range(effort.rounds):
         random.shuffle(settings)
         slow_settings = []
         for setting in settings:
-            probe, rows, context = setting
+            probe, row_count, context_length = setting
             clock = WallClock()
-            yield from probe.time(rows, context)
+            yield from probe.time(row_count, context_length)
             if clock.now > effort.longest:
                 slow_settings.append(setting)
         settings = [setting for setting in settings if setting not in slow_settings]

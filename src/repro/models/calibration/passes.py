@@ -101,15 +101,15 @@ class PassTimer:
         """
         self.device = device
         self._contexts: dict[int, tuple[PrefilledSession, Prefix]] = {}
-        for tokens in contexts:
-            text = Prefix.of(range(tokens))
+        for context_length in contexts:
+            text = Prefix.of(range(context_length))
             network: Network = NoNetwork()
             if decoder is not None:
                 network = _holding(decoder, text)
             placement = STREAMED if is_streamed else RESIDENT
             session = PrefilledSession(Engine("target", device, cost, network, placement, reader))
             session.assume(text)
-            self._contexts[tokens] = session, text
+            self._contexts[context_length] = session, text
         self._passes = 0
 
     def time(self, row_count: int, context_length: int, last_only: bool = False) -> PassTime:

@@ -75,23 +75,23 @@ def engine_of_costs(
         "start": start,
     }
     if costs.attention:
-        processor["attention"] = curve([(rows, v / GIGA) for rows, v in costs.attention], "GFLOP/s")
+        processor["attention"] = curve([(row_count, v / GIGA) for row_count, v in costs.attention], "GFLOP/s")
     return {"name": name, "papers": []} | ({"note": note} if note else {}) | {"processors": {on: processor}}
 
 
 def _sum(points: Points, other_points: Points) -> Points:
     other_values = dict(other_points)
-    return tuple((rows, value + other_values.get(rows, 0.0)) for rows, value in points)
+    return tuple((row_count, value + other_values.get(row_count, 0.0)) for row_count, value in points)
 
 
 def starts(points: Points, source: str = "measured", note: str = "") -> Section:
     """Seconds before the work, by rows, as a curve of an engine file."""
-    return curve([(rows, seconds * 1e6) for rows, seconds in points], "us", source, note)
+    return curve([(row_count, seconds * 1e6) for row_count, seconds in points], "us", source, note)
 
 
 def shares(part: PartCost, best_rate: float, source: str = "measured", note: str = "") -> Section:
     """A part's rates as shares of the best one, by rows, as a curve of an engine file."""
-    return curve([(rows, rate / best_rate) for rows, rate in part.rate], "share", source, note)
+    return curve([(row_count, rate / best_rate) for row_count, rate in part.rate], "share", source, note)
 
 
 def render(facts: Mapping[str, Any], comment_lines: Sequence[str]) -> str:

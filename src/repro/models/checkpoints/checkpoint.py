@@ -340,7 +340,7 @@ class CheckpointTokenizer:
         if special and self.left_out:
             ids = ids[: -len(self.left_out)]
         if self._rows is not None and ids and max(ids) >= self._rows:
-            token = next(token for token, number in self.vocabulary.items() if number == max(ids))
+            token = next(token for token, token_id in self.vocabulary.items() if token_id == max(ids))
             raise InputError(
                 f"the tokenizer in {self._folder} makes id {max(ids)}, {token!r}, of a text, and its model "
                 f"has {self._rows} tokens (vocab_size in {CONFIG})"
@@ -478,11 +478,13 @@ def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokeniz
     """InputError that names the first differing id, unless both have the same vocabulary."""
     if target.vocabulary == draft.vocabulary:
         return
-    target_tokens = {number: token for token, number in target.vocabulary.items()}
-    drafts = {number: token for token, number in draft.vocabulary.items()}
-    number = min(i for i in target_tokens.keys() | drafts.keys() if target_tokens.get(i) != drafts.get(i))
+    target_tokens = {token_id: token for token, token_id in target.vocabulary.items()}
+    draft_tokens = {token_id: token for token, token_id in draft.vocabulary.items()}
+    token_id = min(
+        i for i in target_tokens.keys() | draft_tokens.keys() if target_tokens.get(i) != draft_tokens.get(i)
+    )
     raise InputError(
-        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(drafts)} tokens, and id "
-        f"{number} is {target_tokens.get(number)!r} to the target, {drafts.get(number)!r} to the draft; "
-        "choose a draft of the target's family"
+        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(draft_tokens)} tokens, and "
+        f"id {token_id} is {target_tokens.get(token_id)!r} to the target, {draft_tokens.get(token_id)!r} to the "
+        "draft; choose a draft of the target's family"
     )

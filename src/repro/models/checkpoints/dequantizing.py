@@ -97,7 +97,9 @@ def _require_whole_blocks(folder: Path, config: Mapping[str, Any]) -> None:
     for name, scale in tensors.items():
         if name.endswith("weight_scale_inv"):
             shape = tensors[name.removesuffix("_scale_inv")].shape
-            if shape != tuple(count * size for count, size in zip(scale.shape, block, strict=True)):
+            if shape != tuple(
+                scale_count * block_size for scale_count, block_size in zip(scale.shape, block, strict=True)
+            ):
                 raise InputError(
                     f"{folder} cannot be dequantized: {name} has shape {list(scale.shape)}, and blocks of "
                     f"{list(block)} are not all of {list(shape)}"

@@ -86,4 +86,6 @@ class BlockLinear(TensorFields):
 def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
     """Mean stored bits per weight over several linears."""
     sizes = [(linear.weight.numel(), linear.bits) for linear in linears]
-    return sum(count * bits for count, bits in sizes) / sum(count for count, _ in sizes)
+    return sum(weight_count * bits for weight_count, bits in sizes) / sum(
+        weight_count for weight_count, _ in sizes
+    )

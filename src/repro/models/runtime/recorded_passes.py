@@ -102,8 +102,8 @@ class RecordedNetwork(DecoderNetwork):
         self._buffers: dict[int, _Buffers] = {}
         self._recordings: dict[tuple[int, Piece], Work] = {}
         with torch.inference_mode():
-            for rows in ROW_COUNTS:
-                buffers = self.buffers(rows, 0)
+            for row_count in ROW_COUNTS:
+                buffers = self.buffers(row_count, 0)
                 buffers.load(None, torch.zeros(1, dtype=torch.int64), None, 0)
                 for piece in (EMBED, (0, self.depth), HEAD):
                     self.play(buffers, piece)
@@ -119,7 +119,7 @@ class RecordedNetwork(DecoderNetwork):
 
     def buffers(self, row_count: int, cached_slots: int) -> _Buffers:
         """The buffers for a pass of so many rows, at most 64, after `cached_slots`."""
-        padded_rows = next(number for number in ROW_COUNTS if row_count <= number)
+        padded_rows = next(padded_count for padded_count in ROW_COUNTS if row_count <= padded_count)
         self.cache.reserve(cached_slots + padded_rows)
         if self.cache.moved != self._moved:
             self._moved = self.cache.moved

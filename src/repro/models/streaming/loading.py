@@ -89,7 +89,7 @@ class Loading:
         self._sizes = sizes
         self._resident = resident_layers
         # With more slots than items, preloading would read a layer that is still held.
-        self._slots = min(slot_count, max(1, sum(size > 0 for size in sizes[resident_layers:])))
+        self._slots = min(slot_count, max(1, sum(layer_bytes > 0 for layer_bytes in sizes[resident_layers:])))
         self._preload = preload
         self._reader = reader
         self._coming: deque[tuple[int, Future[Any]]] = deque()

@@ -199,8 +199,8 @@ class Decoder:
 
         `weights`, one for each of these layers, replace the resident ones. The rest is as in `layer`.
         """
-        for count, i in enumerate(range(self.config.layers) if layers is None else layers):
-            x = self.layer(i, x, positions, mask, cache, weights[count] if weights else None)
+        for read_count, layer in enumerate(range(self.config.layers) if layers is None else layers):
+            x = self.layer(layer, x, positions, mask, cache, weights[read_count] if weights else None)
             yield x
 
     def run(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:

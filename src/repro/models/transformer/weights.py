@@ -313,12 +313,12 @@ class _CheckpointReader:
         return LayerNorm(weight, self._take(f"{name}.bias").float(), config.norm_eps)
 
     def _qk_norm(self, layer: int) -> RMSNorm:
-        """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
+        """The query and key norms as one, `[head_count + kv_heads, head_dim]`."""
         config = self.config
         rows = []
-        for part, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
+        for part, head_count in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
             weight = self._take(f"{self._name(layer, part)}.weight").float() + config.norm_offset
-            rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
+            rows.append(weight[self._order.to(weight.device)].expand(head_count, -1))
         return RMSNorm.of(torch.cat(rows), config.norm_eps)
 
 

@@ -87,5 +87,6 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], caption: str, bol
         "below": len(caption.splitlines()),
     }
     picture.set_figheight(
-        picture.get_figheight() + sum(LINE_HEIGHT[part] * count for part, count in row_count.items())
+        picture.get_figheight()
+        + sum(LINE_HEIGHT[part] * line_count for part, line_count in row_count.items())
     )

@@ -188,11 +188,11 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
             kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
             raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
         starts: dict[int, float] = {}
-        for number, span in by_lane.get(spec.during, []):
-            starts.setdefault(number, span.start)
-        for number, span in by_lane[spec.name]:
-            meanwhile = number in starts and span.start >= starts[number]
-            blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
+        for round_number, span in by_lane.get(spec.during, []):
+            starts.setdefault(round_number, span.start)
+        for round_number, span in by_lane[spec.name]:
+            meanwhile = round_number in starts and span.start >= starts[round_number]
+            blocks.append(Block(spec.name, span.name, round_number, span.start, span.end, meanwhile))
     return blocks
 
 

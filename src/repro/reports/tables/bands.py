@@ -80,7 +80,7 @@ def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
 def draw_counts(root: Path) -> dict[str, int]:
     """How many machines were drawn for the bands of each table; errors as `read_bands`."""
     lines = _lines(root / BANDS_PATH, ("draws",)).items()
-    return {figure[0]: int(_number(root / BANDS_PATH, figure, count)) for figure, (count,) in lines}
+    return {figure[0]: int(_number(root / BANDS_PATH, figure, column)) for figure, (column,) in lines}
 
 
 def band_range(figures: Array | Sequence[float], value: float) -> Ends:

@@ -377,8 +377,8 @@ class _Repeating:
 
 def beginning(prompts: Sequence[Prompt], text: Tokenizer) -> int:
     """Length in tokens of the common prefix, cut back to the end of a line."""
-    count = common(c.context for prompt in prompts for c in prompt.continuations)
+    shared_length = common(c.context for prompt in prompts for c in prompt.continuations)
     context = prompts[0].continuations[0].context
-    while count and "\n" not in text.decode(context[count - 1 : count]):
-        count -= 1
-    return count
+    while shared_length and "\n" not in text.decode(context[shared_length - 1 : shared_length]):
+        shared_length -= 1
+    return shared_length

@@ -112,7 +112,9 @@ class ServingScenario(ServingCell):
     def find(self, progress: Progress) -> Findings:
         """Serve all requests."""
         device = EmulatedDevice(self.cell.machine())
-        requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
+        requests = [
+            self._request(request_number, arrival) for request_number, arrival in enumerate(self.arrivals)
+        ]
         longest_request = max(len(request.prompt) + request.answer for request in requests)
         lengths = (*PROMPT_LENGTHS, *([longest_request] if longest_request > PROMPT_LENGTHS[-1] else []))
         profile = profile_of(self.system, device, lengths)
@@ -160,9 +162,9 @@ class ServingScenario(ServingCell):
         guard = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
         op_seconds: dict[tuple[Op, ...], Spent] = {}
         level: float | None = None
-        for number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
-            if not number % 20:
-                progress("deciding", number, len(requests))
+        for request_number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
+            if not request_number % 20:
+                progress("deciding", request_number, len(requests))
             ops = self._deciding(guard.decider, request, device.main)
             deciding = op_seconds.get(ops) or op_seconds.setdefault(ops, device.play(run_ops(device, ops)))
             decision, fell_back = self._decide(guard, request, level, deciding)
@@ -561,7 +563,7 @@ def accuracy_figures(
 
 def rounds(served: Sequence[ServedRequest], hits: Sequence[bool] | None) -> Iterator[Round]:
     """One mapping per request."""
-    for number, entry in enumerate(served):
+    for request_number, entry in enumerate(served):
         yield {
             "id": entry.request.id,
             "seconds": entry.arrival.seconds,
@@ -577,5 +579,5 @@ def rounds(served: Sequence[ServedRequest], hits: Sequence[bool] | None) -> Iter
             "switch": entry.switch.seconds,
             "met": int(entry.met),
             "fell_back": int(entry.fell_back),
-            "right": None if hits is None else int(hits[number]),
+            "right": None if hits is None else int(hits[request_number]),
         }

@@ -168,7 +168,7 @@ def _outputs(*entries: Any) -> tuple[int, ...] | None:
     """The target layers that a head names in either of two places; InputError for other values."""
     lists = [ids for ids in entries if ids]
     for ids in lists:
-        if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
+        if not isinstance(ids, list) or any(type(layer) is not int for layer in ids) or ids != lists[0]:
             raise InputError(f"config.json has {IDS_KEY}={ids!r}; it must be one list of layers, not {lists}")
     return tuple(lists[0]) if lists else None
 
@@ -319,10 +319,10 @@ class _Stored:
     def qkv(self, c: DecoderConfig, width: int) -> Linear:
         """The fused QKV weight, with RoPE pairs interleaved."""
         order, parts = interleave(c.rope, c.head_dim).to(self._device), []
-        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, width))
+        for part, head_count in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (head_count * c.head_dim, width))
             if part != "v":
-                weight = weight.view(heads, c.head_dim, width)[:, order].reshape(weight.shape)
+                weight = weight.view(head_count, c.head_dim, width)[:, order].reshape(weight.shape)
             parts.append(weight)
         return self._pack(torch.cat(parts))
 
