@@ -226,10 +226,8 @@ class _Cutter:
             return
         if stage == FFN and self.layout.cuts(layer):
             yield from self._up(chunk_number, layer, row_count, parents)
-            parents, first_number = (
-                self._ends[chunk_number, layer, UP],
-                self._ends[chunk_number, layer, UP][-1] + 1,
-            )
+            parents = self._ends[chunk_number, layer, UP]
+            first_number = parents[-1] + 1
             stage = DOWN
         parts = list(self._product(chunk_number, layer, stage, row_count, parents, first_number))
         yield from parts

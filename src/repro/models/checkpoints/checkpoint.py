@@ -484,7 +484,7 @@ def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokeniz
         i for i in target_tokens.keys() | draft_tokens.keys() if target_tokens.get(i) != draft_tokens.get(i)
     )
     raise InputError(
-        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(draft_tokens)} tokens, and "
-        f"id {token_id} is {target_tokens.get(token_id)!r} to the target, {draft_tokens.get(token_id)!r} to the "
-        "draft; choose a draft of the target's family"
+        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(draft_tokens)} tokens, "
+        f"and id {token_id} is {target_tokens.get(token_id)!r} to the target, "
+        f"{draft_tokens.get(token_id)!r} to the draft; choose a draft of the target's family"
     )

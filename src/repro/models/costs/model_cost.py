@@ -294,9 +294,8 @@ class ModelCost:
         flops += shape.attention_flops(row_count, context_length + prompt_length)
         flops += 2.0 * prompt_length * shape.source_weights if is_first else 0.0
         moved_bytes = self.weight_bytes(used_weights)
-        moved_bytes += (
-            shape.cache_elements(context_length + prompt_length + row_count) * self.stored.activation
-        )
+        key_count = context_length + prompt_length + row_count
+        moved_bytes += shape.cache_elements(key_count) * self.stored.activation
         return layer_count * flops, layer_count * moved_bytes
 
     def attention_flops(self, layer_count: int, row_count: int, context_length: float) -> float:
