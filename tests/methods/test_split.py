@@ -83,8 +83,8 @@ def test_synchronization_is_paid_before_every_stage() -> None:
 
 def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
     machine = device(bandwidth=1.2e8)  # two processors would like 2e8
-    slow = pass_seconds(machine, Split(0.5), row_count=1)
-    assert slow > 1.3 * pass_seconds(device(), Split(0.5), row_count=1)
+    slow = pass_seconds(machine, Split(0.5), rows=1)
+    assert slow > 1.3 * pass_seconds(device(), Split(0.5), rows=1)
     moved = sum(span.bytes for span in machine.trace.spans if span.kind == "layer")
     assert moved == pytest.approx(MODEL_COST.layer_bytes * SHAPE.layers)
     rates = sum(span.bytes for span in machine.trace.spans) / slow

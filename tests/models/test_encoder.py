@@ -98,5 +98,5 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     tables = 2 * 8 * 10
     keys_and_values = 3 * 2 * (PROMPT + 7) * 8
     device = EmulatedDevice(toy())
-    session(placement, device, token_count=PROMPT + 7).engine.reserve()
+    session(placement, device, tokens=PROMPT + 7).engine.reserve()
     assert device.memory.in_use == 4 * (tables + encoder + held + keys_and_values)

@@ -182,10 +182,10 @@ def test_reading_goes_on_between_passes_only_with_preload() -> None:
 def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
     need = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 100 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=need))
-    session(RESIDENT, device, token_count=100).engine.reserve()
+    session(RESIDENT, device, tokens=100).engine.reserve()
     assert device.memory.in_use == device.memory.peak == need
     with pytest.raises(InputError, match=r"target weights needs .* \(held: target weights .*100 tokens"):
-        session(STREAMED, device, token_count=1).engine.reserve()
+        session(STREAMED, device, tokens=1).engine.reserve()
     streamed = EmulatedDevice(toy())
     session(STREAMED, streamed).engine.reserve()
     assert streamed.memory.in_use == TABLE_BYTES + 2 * LAYER_BYTES
@@ -267,7 +267,7 @@ def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
 def test_what_swaps_is_resident_if_it_fits_and_else_read_in_every_pass(short: int, loads: int) -> None:
     whole = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 10 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=whole - short))
-    opened = session(Placement(policy="swap", prefetch=0), device, token_count=10)
+    opened = session(Placement(policy="swap", prefetch=0), device, tokens=10)
     opened.engine.reserve()
     assert len([s for s in chains(opened, 1) if s.kind == "load"]) == loads
 
