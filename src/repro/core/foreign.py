@@ -69,8 +69,8 @@ def require_header(package: str | None, group: str, file: str) -> str | None:
 
 def require_recorded(overrides: Sequence[str]) -> Sequence[str]:
     """The overrides that records have of their command; errors as in `require_overrides`."""
-    parts = (str(override).partition("=") for override in overrides)
-    require_overrides(((name, value) for name, _, value in parts), "the command of a cell in these results")
+    pairs = (str(override).partition("=") for override in overrides)
+    require_overrides(((name, value) for name, _, value in pairs), "the command of a cell in these results")
     return overrides
 
 

@@ -35,11 +35,11 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         """The version for a reader, such as `v0.1.0, commit 42674def0f, changed`."""
-        parts = [
+        phrases = [
             f"v{self.release}",
             f"commit {self.commit[:10]}" if self.commit else f"commit unknown ({self.why})",
         ]
-        return ", ".join([*parts, "changed"] if self.dirty else parts)
+        return ", ".join([*phrases, "changed"] if self.dirty else phrases)
 
 
 @cache

@@ -167,8 +167,8 @@ def scoring_of(config: DatasetConfig) -> Scoring:
 
 def readers(config: DatasetConfig) -> dict[str, type]:
     """The classes that make a dataset's prompts and score their answers, as far as it names any."""
-    parts = (("prompt", "builder", config.prompt), ("scoring", "kind", config.scoring))
-    return {group: lookup(group, str(part[key])) for group, key, part in parts if part and key in part}
+    sections = (("prompt", "builder", config.prompt), ("scoring", "kind", config.scoring))
+    return {group: lookup(group, str(part[key])) for group, key, part in sections if part and key in part}
 
 
 def _component(group: str, key: str, fields: Mapping[str, Any], dataset: str) -> Any:

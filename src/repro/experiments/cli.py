@@ -212,8 +212,8 @@ def _plan_cells(
     if not isinstance(table, TableSpec) or not request(config).whole:
         return
     names, spec = watcher.label_names(), request(config).spec(table)
-    parts = (part for column in spec.columns for part in (column.where, column.over))
-    for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
+    selections = (part for column in spec.columns for part in (column.where, column.over))
+    for name in (*spec.rows.by, *spec.where, *(name for part in selections for name in part)):
         if name not in names:
             raise InputError(f"in table {spec.experiment!r} {unknown('label', name, names)}")
 

@@ -117,10 +117,10 @@ def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
         return Shape.parse(model["shape"])
     for path in sorted((conf_dir() / "model").glob("*.yaml")):
         defaults = [part for part in read_mapping(path).get("defaults", ()) if isinstance(part, dict)]
-        parts = {group: choice for part in defaults for group, choice in part.items()}
-        own_checkpoint = OmegaConf.create({"weights": OWN_WEIGHTS, "own": parts.get("checkpoint")}).own
-        if own_checkpoint == checkpoint and "shape" in parts:
-            return Shape.parse(read_mapping(conf_dir() / "model" / "shape" / f"{parts['shape']}.yaml"))
+        choices = {group: choice for part in defaults for group, choice in part.items()}
+        own_checkpoint = OmegaConf.create({"weights": OWN_WEIGHTS, "own": choices.get("checkpoint")}).own
+        if own_checkpoint == checkpoint and "shape" in choices:
+            return Shape.parse(read_mapping(conf_dir() / "model" / "shape" / f"{choices['shape']}.yaml"))
     raise InputError(f"no file of conf/model bills {checkpoint} by a shape, so its size is unknown")
 
 

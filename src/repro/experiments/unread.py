@@ -68,8 +68,8 @@ class UnreadWords:
 def _reason(override: str, unread_reasons: Mapping[str, str]) -> str:
     """Why an override is not read; "" if it is, names a model (commands for a pair have both) or deletes."""
     setting = override.lstrip("+~").partition("=")[0].rpartition("@")[2]
-    parts = setting.split(".")
-    if override.startswith("~") or MODEL_PATTERN.fullmatch(parts[0]):
+    keys = setting.split(".")
+    if override.startswith("~") or MODEL_PATTERN.fullmatch(keys[0]):
         return ""
-    settings_above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    settings_above = (".".join(keys[:depth]) for depth in range(1, len(keys) + 1))
     return next((unread_reasons[name] for name in settings_above if name in unread_reasons), "")

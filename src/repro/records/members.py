@@ -43,10 +43,10 @@ def read_members(folder: Path | str) -> Members:
         folder, MEMBERS_FILE
     )  # a text, since hundreds of tables are looked at again and again
     try:
-        stat = os.lstat(path)
+        file_stat = os.lstat(path)
     except FileNotFoundError:
         return Members()
-    return _members(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return _members(path, file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
 
 
 @lru_cache(maxsize=1024)

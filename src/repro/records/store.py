@@ -127,20 +127,20 @@ class LinesFile:
         """The group whose cells it has, of a packed file."""
         return self.path.name.removesuffix(PACKED_CELLS)
 
-    def goes_on(self, stat: os.stat_result) -> bool:
+    def goes_on(self, file_stat: os.stat_result) -> bool:
         """Whether the file is the one that was read, perhaps with more lines."""
-        if self.stat is None or stat.st_ino != self.stat.st_ino:
+        if self.stat is None or file_stat.st_ino != self.stat.st_ino:
             return self.stat is None
-        is_same = stat.st_size == self.stat.st_size and stat.st_mtime_ns == self.stat.st_mtime_ns
-        return is_same or (self.is_writers and stat.st_size > self.stat.st_size)
+        is_same = file_stat.st_size == self.stat.st_size and file_stat.st_mtime_ns == self.stat.st_mtime_ns
+        return is_same or (self.is_writers and file_stat.st_size > self.stat.st_size)
 
-    def read_more(self, stat: os.stat_result) -> list[StoredCell]:
+    def read_more(self, file_stat: os.stat_result) -> list[StoredCell]:
         """Read what was added; the cells in it. A line that is not whole waits for its end."""
-        if self.stat is not None and stat.st_size == self.stat.st_size:
+        if self.stat is not None and file_stat.st_size == self.stat.st_size:
             return []
-        self.stat = stat
+        self.stat = file_stat
         try:
-            new_bytes = self._read_added(stat.st_size)
+            new_bytes = self._read_added(file_stat.st_size)
         except FileNotFoundError:  # packed meanwhile
             return []
         except (InputError, OSError) as wrong:
@@ -427,10 +427,10 @@ class Store:
 
     def _write_group(self, group: str, keys: Sequence[str]) -> None:
         """Write the cells of a group and, before them, their details."""
-        cells, details, parts = list[str](), list[str](), set[str]()
+        cells, details, part_lines = list[str](), list[str](), set[str]()
         for cell in map(self._cells.__getitem__, keys):
-            names = dict.fromkeys(name for name in part_names(cell.content) if name not in parts)
-            parts |= names.keys()
+            names = dict.fromkeys(name for name in part_names(cell.content) if name not in part_lines)
+            part_lines |= names.keys()
             cells += [write_line(part_content(name, cell.file.parts[name])) for name in names]
             cells.append(write_line(cell.content))
             lines = (self._details_line(cell, kind) for kind in DETAIL_KINDS)
@@ -532,8 +532,8 @@ def _packed_details(path: Path, *_: int) -> tuple[dict[tuple[str, str], Line], l
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    stat = path.lstat()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    file_stat = path.lstat()
+    return file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size
 
 
 def _order(name: str) -> tuple[bool, str]:

@@ -77,7 +77,10 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if not (equals and names) or key.startswith("~"):
             continue
         if group in MODEL_PARTS:
-            stem, names = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
+            stem, names = (
+                group,
+                [path.stem for folder in conf_folders() for path in (folder / group).glob("*.yaml")],
+            )
         elif slash:
             raise InputError(f"{override} is written {stem}={subgroup}/{value}")
         if stem == "model" and not role:

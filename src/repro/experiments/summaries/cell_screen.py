@@ -130,8 +130,8 @@ def headline(record: Record) -> str:
     labels = {name: record.labels[name] for name in (*FIRST_LABELS, *record.labels) if name in record.labels}
     method, device = labels.pop("method"), labels.pop("device", "")
     amount = [f"{config[name]} {unit}" for name, unit in _amounts(record).items() if name in config]
-    parts = [label for label in labels.values() if label not in (*EMPTY_LABELS, method)]
-    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*parts, *amount]))
+    shown_labels = [label for label in labels.values() if label not in (*EMPTY_LABELS, method)]
+    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*shown_labels, *amount]))
 
 
 def _amounts(record: Record) -> dict[str, str]:

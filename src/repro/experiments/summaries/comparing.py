@@ -173,8 +173,8 @@ def _of_line(line: Mapping[str, str], artifact: str) -> Iterator[tuple[str, tupl
 
 def _artifact(file: Path) -> str:
     """The name of a table by its place in a folder of results: `tables/lever/fig4.csv` is `lever/fig4`."""
-    parts = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
-    return "/".join(parts)
+    folder_names = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
+    return "/".join(folder_names)
 
 
 def _scalar(text: str | None) -> Scalar:

@@ -296,6 +296,8 @@ def _dense(linear: Linear) -> PlainLinear:
     if isinstance(linear, TransposedLinear):
         return PlainLinear(linear.weight.t().contiguous(), linear.bias)
     assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"
-    parts = [as_plain(part) for part in linear.parts]
-    biases = [part.bias for part in parts if part.bias is not None]
-    return PlainLinear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    dense_linears = [as_plain(part) for part in linear.parts]
+    biases = [part.bias for part in dense_linears if part.bias is not None]
+    return PlainLinear(
+        torch.cat([part.weight for part in dense_linears]), torch.cat(biases) if biases else None
+    )

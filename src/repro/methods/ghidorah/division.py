@@ -70,12 +70,12 @@ class BilledDivision(Arrangement):
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`; a layer's last stage computes it."""
         extent = AttentionExtent.of(forward_pass.missing, forward_pass.context)
-        parts = list(stages(engine.model_cost, self.split, extent))
+        layer_stages = list(stages(engine.model_cost, self.split, extent))
         for layer in range(engine.model_cost.shape.layers):
-            for stage in parts[:-1]:
+            for stage in layer_stages[:-1]:
                 await self._run(engine, stage, forward_pass.rows, f"layer {layer}")
             compute = engine.computing(forward_pass, layer, layer + 1)
-            await self._run(engine, parts[-1], forward_pass.rows, f"layer {layer}", compute)
+            await self._run(engine, layer_stages[-1], forward_pass.rows, f"layer {layer}", compute)
 
     async def project(
         self, engine: Engine, row_count: int, compute: Callable[[], list[Logits]], on: str

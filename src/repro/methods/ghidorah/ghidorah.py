@@ -192,15 +192,15 @@ class Plan(TreeDecoding):
     def figures(self) -> Mapping[str, Scalar]:
         """Tree as text, width, expected speed; the other processor's shares, and seconds of one layer's
         attention by context."""
-        out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
+        values = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
-            out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
-            out |= {
+            values |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
+            values |= {
                 f"attention_{context_length}": seconds
                 for context_length, seconds in zip(keys.contexts, keys.seconds, strict=True)
             }
-        return out
+        return values
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify until the answer ends, with attention divided by the current context length."""

@@ -188,9 +188,9 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
 
 def split_work(share: float, kind: str, flops: float, moved_bytes: float, launch_count: float = 1.0) -> Stage:
     """Freely divisible work: the other processor gets `share` of it."""
-    parts = ((False, 1 - share), (True, share))
+    shares = ((False, 1 - share), (True, share))
     return [
         StagePiece(kind, is_other, flops * part, moved_bytes * part, launch_count)
-        for is_other, part in parts
+        for is_other, part in shares
         if part > 0
     ]

@@ -172,19 +172,22 @@ def divided_linears(decoder: Decoder, share: float, form: str, other_device: tor
     Raises:
         InputError: the decoder's weights are packed or quantized, or its layers are not in memory.
     """
-    parts = [Part(decoder.device, 1 - share), Part(other_device, share)]
+    device_parts = [Part(decoder.device, 1 - share), Part(other_device, share)]
     blocks = 2 if decoder.config.gated else 1
 
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
-            up = split_linear(w.up, parts, block_count=blocks)
-            out, down = split_linear(w.out, parts, axis="rows"), split_linear(w.down, parts, axis="rows")
+            up = split_linear(w.up, device_parts, block_count=blocks)
+            out, down = (
+                split_linear(w.out, device_parts, axis="rows"),
+                split_linear(w.down, device_parts, axis="rows"),
+            )
         else:
-            up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
-        return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
+            up, out, down = (split_linear(linear, device_parts) for linear in (w.up, w.out, w.down))
+        return replace(w, qkv=split_linear(w.qkv, device_parts), out=out, up=up, down=down)
 
     layers = [None if w is None else layer(w) for w in decoder.layers]
-    ends = replace(decoder.ends, head=split_linear(decoder.ends.head, parts))
+    ends = replace(decoder.ends, head=split_linear(decoder.ends.head, device_parts))
     return decoder.with_layers(layers, ends)
 
 

@@ -127,7 +127,7 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
         rounds: seconds by kernel in the order of `FORMS`, per round.
     """
     times = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
-    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
+    values: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
     for name in FORMS:
         if name != OUR_FORM:
             ratios = [
@@ -135,6 +135,6 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
                 for other_seconds, our_seconds in zip(times[name], times[OUR_FORM], strict=True)
             ]
             tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
-            out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
-            out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
-    return out
+            values |= {f"{OUR_FORM}_over_{name}": median(ratios)}
+            values |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
+    return values

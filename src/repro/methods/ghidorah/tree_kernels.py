@@ -223,19 +223,21 @@ def _attend(
     return Partial(outputs, top[..., None], total[..., None])
 
 
-def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
+def merge(partials: Sequence[Partial], compiled: bool = True) -> Tensor:
     """Merge partial attentions over disjoint slots (online softmax): `[rows, heads, head_dim]`.
 
     All parts are on one device, and every row sees at least one slot of some part.
     """
-    mixed, top, total = parts[0]
+    mixed, top, total = partials[0]
     module = loops() if compiled else None
-    if module is not None and len(parts) == 2 and mixed.device.type == "cpu":
-        first, second = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
+    if module is not None and len(partials) == 2 and mixed.device.type == "cpu":
+        first, second = (
+            [part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in partials
+        )
         out = torch.empty(mixed.shape[1], mixed.shape[0], mixed.shape[2])
         module.merge(*first, *second, out.numpy())
         return out
-    for part in parts[1:]:
+    for part in partials[1:]:
         maxima = torch.maximum(top, part.top)
         factor, part_factor = torch.exp(top - maxima), torch.exp(part.top - maxima)
         mixed, total = mixed * factor + part.mixed * part_factor, total * factor + part.total * part_factor

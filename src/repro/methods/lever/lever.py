@@ -161,8 +161,10 @@ class Lever(Method):
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
                 for nodes in GROUP_SIZES:
                     fastest_processor = self.growth.processor(nodes, costs.draft)
-                    for on in [fastest_processor] if self.switch else self.growth.processors:
-                        costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
+                    for processor in [fastest_processor] if self.switch else self.growth.processors:
+                        costs.draft.observe(
+                            processor, nodes, await self._expand(device, target, draft, nodes, processor)
+                        )
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
     async def _rehearse(self, device: Device, target: Session, row_count: int, leaves: int) -> float:
@@ -180,7 +182,9 @@ class Lever(Method):
         await target.verify(tree, Greedy(), SparingVerifier(on_demand=on_demand))
         return device.now - start
 
-    async def _expand(self, device: Device, target: Session, draft: Session, nodes: int, on: str) -> float:
+    async def _expand(
+        self, device: Device, target: Session, draft: Session, nodes: int, processor: str
+    ) -> float:
         """Seconds of a draft pass over `nodes` nodes, with arbitrary tokens."""
         root = Prefix.of((0,))
         for session in (draft, target):
@@ -188,7 +192,7 @@ class Lever(Method):
         await target.forward([root])
         await draft.forward([root.then(0)])
         start = device.now
-        await draft.forward([root.then(0).then(token) for token in range(nodes)], on=on)
+        await draft.forward([root.then(0).then(token) for token in range(nodes)], on=processor)
         return device.now - start
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -248,9 +252,9 @@ class _Serving(Serving):
     async def _draft(self, decoding: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever
 
-        async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
+        async def expand(nodes: Sequence[Prefix], processor: str) -> Expansion:
             start = device.now
-            rows: list[Logits] = await draft.forward(nodes, on=on)
+            rows: list[Logits] = await draft.forward(nodes, on=processor)
             return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
 
         if lever.construction == "greedy":

@@ -135,11 +135,11 @@ def sharded_decoder(
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
     """Times of the parts of a one-token forward pass on an otherwise idle device."""
     arithmetic = model_cost.stored.arithmetic
-    on = device.resource(placement.on or device.main, arithmetic)
-    head_on = device.resource(placement.head or on, arithmetic)
+    resource = device.resource(placement.on or device.main, arithmetic)
+    head_on = device.resource(placement.head or resource, arithmetic)
 
     def seconds(processor: str, kind: str, cost: tuple[float, float]) -> float:
-        decoder = on if kind == "head" else ""
+        decoder = resource if kind == "head" else ""
         op = Op(processor, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
         demand = device.machine.demand(op)
         return demand.launch + demand.work
@@ -147,8 +147,8 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
     flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
-        compute=lambda unpacking: seconds(on, "layer", (flops, moved_bytes + unpacking)),
-        embed=seconds(on, "embed", model_cost.embed(1)),
+        compute=lambda unpacking: seconds(resource, "layer", (flops, moved_bytes + unpacking)),
+        embed=seconds(resource, "embed", model_cost.embed(1)),
         head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,
         head_bytes=0.0 if device.keeps_tables else model_cost.head(1)[1],

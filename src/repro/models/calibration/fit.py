@@ -134,11 +134,11 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
     solution, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
     solution /= scale
     *kind_curves, attention_curve = solution.reshape(-1, len(rows)).cumsum(axis=1)
-    parts = {}
+    part_costs = {}
     for kind, starts, seconds in zip(kinds, kind_curves[::2], kind_curves[1::2], strict=True):
         rate = _rates(rows, seconds, 2.0) or _least([timing for timing in timings if timing.kernels == kind])
-        parts[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
-    return parts, _rates(rows, attention_curve, 1.0), tuple((matrix @ solution - 1.0).tolist())
+        part_costs[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
+    return part_costs, _rates(rows, attention_curve, 1.0), tuple((matrix @ solution - 1.0).tolist())
 
 
 def _least(timings: Sequence[PartTiming]) -> Points:

@@ -85,7 +85,7 @@ def fit_bench(row_count: Sequence[BenchRow], threads: int | None = None) -> Benc
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, thread_counts))}")
     thread_count = threads if threads is not None else _fastest(row_count)
     used_rows = [row for row in row_count if row.threads == thread_count]
-    parts: dict[str, PartCost] = {}
+    part_costs: dict[str, PartCost] = {}
     lone_precisions: list[str] = []
     errors: list[float] = []
     generation_rates, bandwidths = [0.0], [0.0]
@@ -102,25 +102,25 @@ def fit_bench(row_count: Sequence[BenchRow], threads: int | None = None) -> Benc
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
             layers, _, layer_errors = fit_layers(timings)
-            parts[arithmetic] = layers[KERNELS]
+            part_costs[arithmetic] = layers[KERNELS]
             errors += layer_errors if max(models_timed) > 2 else ()
         else:
-            parts[arithmetic] = _rates_alone(timings)
+            part_costs[arithmetic] = _rates_alone(timings)
             lone_precisions.append(arithmetic)
-        start = dict(parts[arithmetic].start).get(ROW, 0.0)
+        start = dict(part_costs[arithmetic].start).get(ROW, 0.0)
         for test, seconds_by_rows in passes:
             if test.read >= UNCACHED_BYTES and (seconds := seconds_by_rows.get(ROW)):
                 generation_rates.append(test.read / seconds)
                 bandwidths.append(test.read / (seconds - min(start, seconds / 2)))
     return BenchFit(
-        parts,
+        part_costs,
         max(generation_rates),
         max(bandwidths),
         thread_count,
         used_rows[0].on,
         tuple(dict.fromkeys(row.model for row in used_rows)),
         tuple(lone_precisions),
-        {arithmetic: names for arithmetic in parts if (names := _shapeless(used_rows, arithmetic))},
+        {arithmetic: names for arithmetic in part_costs if (names := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
 

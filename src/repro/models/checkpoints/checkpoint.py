@@ -203,9 +203,9 @@ def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, conversio
 def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], root: Path) -> Path:
     """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
     target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
-    space = GROWTH[checkpoint.store] * gguf.stat().st_size
+    needed_bytes = GROWTH[checkpoint.store] * gguf.stat().st_size
     convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
-    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, space)
+    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, needed_bytes)
 
 
 def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
@@ -224,13 +224,15 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     sha256, facts = digest(folder), provenance(folder)
     origin = {"source": facts["source"], "detail": facts["detail"], "sha256": sha256, "quantized": method}
     target = _converted_folder(checkpoint, sha256, root, "quantized")
-    space = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needed_bytes = GROWTH[checkpoint.store] * sum(
+        path.stat().st_size for path in folder.glob("*.safetensors")
+    )
     convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
-    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, space)
+    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, needed_bytes)
 
 
 def _convert_once(
-    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], space: int
+    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], needed_bytes: int
 ) -> Path:
     """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
 
@@ -239,7 +241,7 @@ def _convert_once(
         name: what is converted, for the screen.
         convert: writes the folder that it is given.
         origin: where it comes from, for the provenance.
-        space: bytes of disk that it takes.
+        needed_bytes: bytes of disk that it takes.
     """
 
     def build(scratch: Path) -> Path:
@@ -253,7 +255,7 @@ def _convert_once(
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
-    return build_once(target, build, space, is_whole)
+    return build_once(target, build, needed_bytes, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------

@@ -99,9 +99,11 @@ def provenance(folder: Path) -> dict[str, object]:
     """
     if (folder / PROVENANCE).is_file():
         return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
-    parts = folder.parts
-    is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
-    detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
+    folder_names = folder.parts
+    is_snapshot = (
+        len(folder_names) > 2 and folder_names[-2] == "snapshots" and folder_names[-3].startswith("models--")
+    )
+    detail = f"{folder_names[-3][8:].replace('--', '/')}@{folder_names[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
     return {"source": source, "detail": detail, "dequantized": False, "content": digest(folder)}
 

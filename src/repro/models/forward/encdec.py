@@ -137,13 +137,13 @@ class EncoderDecoder:
     def decode(self, sequences: Sequence[Sequence[int]], encoder_states: Tensor, cache: Any) -> Tensor:
         """Logits `[batch, tokens, vocab]` of equally long continuations of a cache; appends to the cache."""
         count_layers(self.config.shape.layers)
-        out = self._model(
+        outputs = self._model(
             decoder_input_ids=self._tensor(sequences),
             encoder_outputs=(encoder_states.expand(len(sequences), -1, -1),),
             past_key_values=cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits[..., : self.tokens]
+        logits: Tensor = outputs.logits[..., : self.tokens]
         return logits
 
     def _tensor(self, sequences: Sequence[Sequence[int]]) -> Tensor:

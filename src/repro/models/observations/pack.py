@@ -163,8 +163,8 @@ def read(path: Path) -> Pack:
     counts = (tokens >= 0).sum(1).tolist()
     ranks = zip(counts, tokens.tolist(), scores.tolist(), strict=True)
     rows = [
-        ObservedRow(prompt_number, at, parent, token, source, ids[:rank_count], values[:rank_count])
-        for prompt_number, at, parent, token, source, (rank_count, ids, values) in zip(
+        ObservedRow(prompt_number, position, parent, token, source, ids[:rank_count], values[:rank_count])
+        for prompt_number, position, parent, token, source, (rank_count, ids, values) in zip(
             *columns, ranks, strict=True
         )
     ]

@@ -73,9 +73,9 @@ def claim_text(cell: PublishedCell) -> str:
     """What is claimed, and under which conditions."""
     quantity = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model
-    parts = (quantity, cell.device, models, cell.dataset, cell.condition)
+    phrases = (quantity, cell.device, models, cell.dataset, cell.condition)
     system_prefix = f"{cell.system}: " if cell.system else ""
-    return system_prefix + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in parts if part)
+    return system_prefix + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in phrases if part)
 
 
 def to_csv(claims: Sequence[Claim]) -> str:

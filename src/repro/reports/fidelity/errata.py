@@ -73,9 +73,9 @@ def write_errata(
         end = " :: high" if match[2] else ""
         return f"{sources.value(f'cell :: {match[1]}{end}'):,.10g}"
 
-    parts = [PREFACE]
+    paragraphs = [PREFACE]
     for paper, entries in groupby(errata, lambda erratum: erratum.paper):
         lines = [f"- **{erratum.entry}.** {PUBLISHED_VALUE.sub(value, erratum.says)}" for erratum in entries]
-        parts += [f"## {systems[paper]}\n", "\n".join(lines), ""]
-    write_atomically(folder / FILE, "\n".join(parts))
+        paragraphs += [f"## {systems[paper]}\n", "\n".join(lines), ""]
+    write_atomically(folder / FILE, "\n".join(paragraphs))
     return folder / FILE

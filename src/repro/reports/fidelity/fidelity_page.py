@@ -190,7 +190,7 @@ def _decided_by(comparison: Comparison, readings: Sequence[ClaimReading]) -> str
 
 def _difference(comparison: Comparison, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
-    return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
+    return max(abs(our_figure.value - other_figure.value) for our_figure, other_figure in pairs)
 
 
 def _our_range(comparison: Comparison) -> str:
@@ -225,11 +225,11 @@ def _figure_cells(comparison: Comparison | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
     if comparison is None:
         return "", "", "", "no figure"
-    published = with_unit(ends(comparison.published.low, comparison.published.high), comparison.unit)
+    published_text = with_unit(ends(comparison.published.low, comparison.published.high), comparison.unit)
     if not comparison.ours:
-        return published, "", "", "no figure"
-    ours = with_unit(figures_text(comparison), comparison.unit)
-    return published, ours, str(comparison.n or ""), comparison.distance
+        return published_text, "", "", "no figure"
+    our_text = with_unit(figures_text(comparison), comparison.unit)
+    return published_text, our_text, str(comparison.n or ""), comparison.distance
 
 
 def _coverage(
@@ -262,7 +262,7 @@ def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object
     return {
         "kinds": markdown_table((*headings, "skill", "own system", "others"), rows),
         "counts": _count_table(reports),
-        "certain": "; ".join(f"{count} {why}" for why, count in certain.most_common()),
+        "certain": "; ".join(f"{count} {reason}" for reason, count in certain.most_common()),
         "number_broken": len(broken),
         "broken": "; ".join(broken["id"] + ", " + broken["distance"]),
     }
@@ -334,17 +334,21 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
         for race in all_races:
             by_artifact.setdefault(race.artifact, []).append(race)
         for name, part in [*by_artifact.items(), *([("all", all_races)] if len(by_artifact) > 1 else [])]:
-            ours, theirs = orders(part, system, our_figure), orders(part, system, rate)
-            mistakes = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
-            other_count = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
-            counts = [f"{side.agree} of {side.pairs}" for side in (ours, theirs)]
-            wins = [f"{side.first} of {side.races}" if side.races else "" for side in (ours, theirs)]
+            our_orders, rate_orders = orders(part, system, our_figure), orders(part, system, rate)
+            mistakes = "; ".join(f"{count} {names}" for names, count in our_orders.wrong.most_common(3))
+            other_count = sum(our_orders.wrong.values()) - sum(
+                count for _, count in our_orders.wrong.most_common(3)
+            )
+            counts = [f"{side.agree} of {side.pairs}" for side in (our_orders, rate_orders)]
+            own_wins = [
+                f"{side.first} of {side.races}" if side.races else "" for side in (our_orders, rate_orders)
+            ]
             rows.append(
                 (
                     report.paper,
                     name,
                     *counts,
-                    *wins,
+                    *own_wins,
                     mistakes + (f"; {other_count} others" if other_count else ""),
                 )
             )

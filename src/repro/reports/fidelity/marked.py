@@ -69,13 +69,13 @@ class FigureSources:
         Raises:
             InputError: there is no such table, line, field or published value, or it is no number.
         """
-        parts = [part.strip() for part in address.split(" :: ")]
-        if parts[0] == PUBLISHED:
-            return self._published_value(address, *parts[1:])
-        if len(parts) not in (3, 4):
+        address_parts = [part.strip() for part in address.split(" :: ")]
+        if address_parts[0] == PUBLISHED:
+            return self._published_value(address, *address_parts[1:])
+        if len(address_parts) not in (3, 4):
             raise InputError(f"{address!r} must be `table :: row :: column`, and may name a field after them")
-        line = self._line(*parts[:3])
-        field = parts[3] if len(parts) == 4 else "ours"
+        line = self._line(*address_parts[:3])
+        field = address_parts[3] if len(address_parts) == 4 else "ours"
         if field not in line:
             raise InputError(f"{address!r}: {unknown('field', field, line)}")
         try:

@@ -224,13 +224,17 @@ def write_timeline(
     """
     record = select_record(spec, records)
     stem = Path(table.experiment) / "timeline"
-    path, stored = folder / stem, (archive or folder) / f"{stem}.json"
+    path, stored_path = folder / stem, (archive or folder) / f"{stem}.json"
     require_no_link(folder, path.parent).mkdir(parents=True, exist_ok=True)
     trace = outputs and outputs / (record.provenance.trace or "")
     if trace and trace.is_file():
         text = excerpt(read(trace), rounds, spec.windows, record.key)
     else:
-        text = read_text(require_no_link(archive or folder, stored), JSON_BYTES) if stored.exists() else "{}"
+        text = (
+            read_text(require_no_link(archive or folder, stored_path), JSON_BYTES)
+            if stored_path.exists()
+            else "{}"
+        )
     if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)

@@ -109,8 +109,8 @@ def _fits(entry: EntryCoordinates, unit: str, condition: str) -> bool:
     """Whether a unit can be the entry's, and a condition has all its parts; `-part` must not be in it."""
     if entry.unit is not None and factor(unit, entry.unit) is None:
         return False
-    parts = condition.split("; ")
+    conditions = condition.split("; ")
     return all(
-        (part[1:] not in parts) if part.startswith("-") else (part in parts)
+        (part[1:] not in conditions) if part.startswith("-") else (part in conditions)
         for part in entry.texts.get(CONDITION, ())
     )

@@ -139,10 +139,10 @@ class GenerationCell(Scenario):
         for role, place in self.places.items():
             processors = {place.on or machine.main, place.head, *self.method.computes_on(role)}
             arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(processors & machine.processors.keys()):
-                if arithmetic not in (rates := machine.processors[on].peak):
+            for processor in sorted(processors & machine.processors.keys()):
+                if arithmetic not in (rates := machine.processors[processor].peak):
                     raise InputError(
-                        f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
+                        f"{processor} of {machine.name} has no rate for {arithmetic}, in which the {role} "
                         f"{self.models[role].name} computes, and method {self.name} runs it there; choose a "
                         f"model@{role} of another format, or {role}.precision={' or '.join(rates)}"
                     )

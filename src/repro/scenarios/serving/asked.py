@@ -252,8 +252,8 @@ def read_model(name: str) -> ModelConfig:
     if not path.is_file():
         raise InputError(unknown("model", name, [file.stem for file in folder.glob("*.yaml")]))
     content: dict[str, Any] = parse_yaml(OWN_OR_PATTERN.sub(r"\1", read_yaml(path)), str(path))
-    parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
-    choices = {group: choice for part in parts for group, choice in part.items()}
+    defaults = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
+    choices = {group: choice for part in defaults for group, choice in part.items()}
     contents = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
     return ModelConfig.parse({"checkpoint": None, "shape": None} | contents | content)
 

@@ -166,11 +166,13 @@ class ServingScenario(ServingCell):
             if not request_number % 20:
                 progress("deciding", request_number, len(requests))
             ops = self._deciding(guard.decider, request, device.main)
-            deciding = op_seconds.get(ops) or op_seconds.setdefault(ops, device.play(run_ops(device, ops)))
-            decision, fell_back = self._decide(guard, request, level, deciding)
+            decision_cost = op_seconds.get(ops) or op_seconds.setdefault(
+                ops, device.play(run_ops(device, ops))
+            )
+            decision, fell_back = self._decide(guard, request, level, decision_cost)
             tokens = request.read(decision.prompt)
             costs, first_token_costs = (
-                profile.costs(decision.model, tokens, answer, level, deciding)
+                profile.costs(decision.model, tokens, answer, level, decision_cost)
                 for answer in (request.answer, 1)
             )
             full_model_costs = profile.whole(len(request.prompt), request.answer)
@@ -181,7 +183,7 @@ class ServingScenario(ServingCell):
                 request,
                 decision,
                 fell_back,
-                deciding,
+                decision_cost,
                 switch,
                 costs,
                 first_token_costs,
@@ -195,13 +197,13 @@ class ServingScenario(ServingCell):
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decide(
-        self, guard: SloGuard, request: ServiceRequest, loaded_level: float | None, deciding: Spent
+        self, guard: SloGuard, request: ServiceRequest, loaded_level: float | None, decision_cost: Spent
     ) -> tuple[Decision, bool]:
         """The decision and whether it is a fallback; the smallest levels if no decision meets the SLO."""
         if self.service.decider == "fixed":
             return guard.decider.decide(request, ()), False
         try:
-            decision, fell_back = guard.decide(request, loaded_level, deciding)
+            decision, fell_back = guard.decide(request, loaded_level, decision_cost)
         except Infeasible:
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
@@ -293,9 +295,9 @@ def _query(arrival: Arrival, decision: Decision) -> Query:
 
 
 @lru_cache(maxsize=1)
-def _weights(folder: Path, rounded: int | None) -> Decoder:
+def _weights(folder: Path, rounded_bits: int | None) -> Decoder:
     """Load a checkpoint, dense in fp32 and optionally rounded; cached for all levels of a cell."""
-    return round_to_nearest.load(folder, rounded)
+    return round_to_nearest.load(folder, rounded_bits)
 
 
 @dataclass(frozen=True)

@@ -211,10 +211,10 @@ class MatchedHeads:
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the heads; the oracle runs when the logits are read."""
-        step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.rewrite, texts, rows)))
+        step = self._draft.begin(wanted_prefixes, branches)
+        return RewrittenStep(step, wanted_prefixes, lambda texts, rows: list(map(self.rewrite, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""

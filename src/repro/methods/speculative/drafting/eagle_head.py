@@ -318,13 +318,13 @@ class _Stored:
 
     def qkv(self, c: DecoderConfig, width: int) -> Linear:
         """The fused QKV weight, with RoPE pairs interleaved."""
-        order, parts = interleave(c.rope, c.head_dim).to(self._device), []
+        order, weights = interleave(c.rope, c.head_dim).to(self._device), []
         for part, head_count in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
             weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (head_count * c.head_dim, width))
             if part != "v":
                 weight = weight.view(head_count, c.head_dim, width)[:, order].reshape(weight.shape)
-            parts.append(weight)
-        return self._pack(torch.cat(parts))
+            weights.append(weight)
+        return self._pack(torch.cat(weights))
 
     def up(self, c: DecoderConfig) -> Linear:
         """The fused gate and up weight."""
@@ -432,9 +432,9 @@ class EagleNetwork:
         """What a row is stored under: it depends on how many tokens have features of the target."""
         return row_key(prefix.digest, self.lineage.boundary)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`; the levels of a tree are computed one after the other within the pass."""
-        return _EagleStep(self, wanted)
+        return _EagleStep(self, wanted_prefixes)
 
     def keep(self, text: Prefix) -> None:
         """Keep only the prefixes of `text` whose slots were computed from the target's features."""

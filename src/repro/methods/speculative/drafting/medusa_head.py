@@ -242,9 +242,9 @@ class MedusaNetwork:
         root, head = self.lineage.root_and_head(prefix)
         return row_key(root.digest, head + 1)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        return _MedusaStep(self, wanted)
+        return _MedusaStep(self, wanted_prefixes)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
