@@ -19,7 +19,7 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.records.record import write_atomically
 from repro.reports.advice import compare_block, readme_block
-from repro.reports.fidelity.fidelity_page import FILE as FIDELITY
+from repro.reports.fidelity.fidelity_page import FIDELITY_FILE as FIDELITY
 from repro.reports.fidelity.fidelity_page import IN_SHORT
 from repro.reports.marked_block import fill_block
 from scripts.deviations import deviations_by_page

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.reading import LINES_BYTES, parse_json, read_bytes, require_no_link
-from repro.records.record import KEY, canonical, write_atomically
-from repro.records.store import FOLDER
+from repro.records.record import KEY_PATTERN, canonical, write_atomically
+from repro.records.store import RECORDS_FOLDER
 
 MEMBERS_FILE = "members.jsonl"
 
@@ -72,7 +72,7 @@ def _member(line: bytes) -> Member:
     """The cell of a line; ValueError, TypeError or KeyError if it is none."""
     content = parse_json(line)
     overrides = content.get("overrides", []) if isinstance(content, dict) else None
-    if overrides is None or not KEY.fullmatch(content["key"]):
+    if overrides is None or not KEY_PATTERN.fullmatch(content["key"]):
         raise ValueError("it is no cell")
     if not all(isinstance(override, str) for override in overrides):
         raise ValueError("its overrides are no texts")
@@ -96,7 +96,7 @@ def find_tables(root: Path) -> tuple[list[str], list[str]]:
     tables, links = [], []
     for folder, names, files in os.walk(root):
         links += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
-        names[:] = [name for name in names if name != FOLDER]
+        names[:] = [name for name in names if name != RECORDS_FOLDER]
         if MEMBERS_FILE in files or MEMBERS_FILE in names:  # a folder of that name is said to be none
             tables.append(Path(folder).relative_to(root).as_posix())
     return sorted(tables), sorted(links)

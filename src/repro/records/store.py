@@ -41,7 +41,7 @@ from repro.records.lines import (
 )
 from repro.records.record import Record, Round, Scalar, flush, remove_left, write_atomically
 
-FOLDER = "records"
+RECORDS_FOLDER = "records"
 """The folder of the files in a folder of results."""
 
 WRITER_NAME = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
@@ -214,7 +214,7 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self.folder = self.root / FOLDER
+        self.folder = self.root / RECORDS_FOLDER
         self._files: dict[str, LinesFile] = {}
         self._cells: dict[str, StoredCell] = {}
         self._writer = Writer(self.folder)

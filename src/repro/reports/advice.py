@@ -31,7 +31,7 @@ PROMPTS, MACHINE, ENGINE, AGREEMENT = "the prompts", "assumed numbers", "the eng
 MOVER_KINDS = (PROMPTS, ENGINE, AGREEMENT)
 """What may move a figure; `MOVER_KINDS` one system alone, and `MACHINE` all systems on it."""
 
-LENGTHS = ("64", "1024")
+PROMPT_LENGTHS = ("64", "1024")
 README_COLUMNS = {
     "answer_64": "answer, 64 (s)",
     "answer_1024": "answer, 1,024 (s)",
@@ -127,7 +127,9 @@ class SystemTable:
             seconds, joules = float(line["ours"]), self.lines[row, f"answer_joules_{length}"]["ours"]
             draws = draws_by_figure.get((self.table, row, f"answer_{length}"), ())
             ends = dict(self._ends(row, length, seconds))
-            long_answer = self.lines[row, f"answer_{LENGTHS[-1]}"]["ours"]  # the length that acceptance is of
+            long_answer = self.lines[row, f"answer_{PROMPT_LENGTHS[-1]}"][
+                "ours"
+            ]  # the length that acceptance is of
             shortened = bool(long_answer) and not self.lines[row, "acceptance"]["ours"]
             answers.append(
                 SystemAnswer(row, name, seconds, float(joules) if joules else None, ends, draws, shortened)
@@ -188,7 +190,7 @@ def sentences(systems: SystemTable) -> list[str]:
     orders = [
         f"{storage}, behind {int(length):,} tokens: {_order(rows)}"
         for is_streamed, storage in ((False, "In memory"), (True, "From flash"))
-        for length in LENGTHS
+        for length in PROMPT_LENGTHS
         if (rows := systems.rows(length, is_streamed))
     ]
     return [*orders, *_bands(systems)]

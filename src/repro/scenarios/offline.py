@@ -35,7 +35,7 @@ from repro.scenarios.base import (
 )
 from repro.scenarios.sections import ANSWER_SETTINGS
 
-UNBILLED = "nothing is billed: figures of real weights, which have no device"
+UNBILLED_NOTE = "nothing is billed: figures of real weights, which have no device"
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class OfflineScenario(Scenario):
             "weights": self.target.weights,
             "costs": "predicted",
             "dequantized": self.target.is_dequantized,
-            "notes": (UNBILLED, *stored_notes(self.target.folder)),
+            "notes": (UNBILLED_NOTE, *stored_notes(self.target.folder)),
         }
 
     def check(self) -> None:

@@ -43,7 +43,7 @@ FIGURE_STATES = ("equal", "different", "gone", "fresh")
 
 FRAME_COLUMNS = ("ours", "other", "better", "how", "low", "high", "change_low", "change_high", "metric")
 NO_INTERVAL = (None, None)
-PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
+PERCENTAGE_PATTERN = re.compile(r"\d+(\.\d+)?%")
 KEY_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 MOST_FIGURES = 60
 """Figures of tables that are printed unless all are asked for."""
@@ -298,7 +298,7 @@ def show_worse(console: Console, frame: pd.DataFrame, share: float) -> int:
 
 def share_of(percentage: str) -> float:
     """The share that a text such as `5%` or `0%` names; InputError for another one."""
-    if not PERCENTAGE.fullmatch(percentage):
+    if not PERCENTAGE_PATTERN.fullmatch(percentage):
         raise InputError(f"--worse-than {percentage}: give a percentage of A's figure, such as 5% or 0.5%")
     return float(percentage.removesuffix("%")) / 100
 

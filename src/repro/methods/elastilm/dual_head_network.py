@@ -24,7 +24,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.checkpoints.weight_files import CONFIG, read_config
+from repro.models.checkpoints.weight_files import CONFIG_FILE, read_config
 
 PARTS = ("score", "decision")
 
@@ -49,7 +49,9 @@ class HeadSettings:
         """The settings of the heads in a folder; InputError if its `config.json` has none."""
         entries = read_config(folder).get("form")
         if not isinstance(entries, dict) or set(entries) != set(cls.__dataclass_fields__):
-            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {entries!r}")
+            raise InputError(
+                f"{folder} holds no heads: its {CONFIG_FILE} must say their form, not {entries!r}"
+            )
         return cls(**entries)
 
 

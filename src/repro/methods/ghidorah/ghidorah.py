@@ -22,7 +22,7 @@ from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjust, by_speed
 from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.partition import Split
-from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
+from repro.methods.ghidorah.pass_profiling import CONTEXT_LENGTH, Rehearsal
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
@@ -98,7 +98,7 @@ def partner(device: Device) -> str:
     return other_processor
 
 
-CONTEXTS = (64, 256, 1024, 4096)
+CONTEXT_LENGTHS = (64, 256, 1024, 4096)
 DENSE_KEYS = (0, 1, 2, 4, 8)
 
 
@@ -145,7 +145,7 @@ class Ghidorah(Medusa):
             if self.contention:
                 share, _ = await adjust(lambda part: rehearsal.verification(Split(part, to=processor)), share)
             split, keys = await self._attention(rehearsal, Split(share, to=processor))
-            seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT)))
+            seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT_LENGTH)))
         seconds += await rehearsal.drafting(split)
         return Plan(tree, split, keys, acceptance(tree, head_calibration) / seconds)
 
@@ -161,10 +161,14 @@ class Ghidorah(Medusa):
             return (0.0, await measure(0.0)) if self.attention == "static" else await adjust(measure, 0.0)
 
         choices = DENSE_KEYS[:1] if self.attention == "static" else DENSE_KEYS
-        results = {count: await balance(count, CONTEXT) for count in choices if count <= rehearsal.tree.width}
+        results = {
+            count: await balance(count, CONTEXT_LENGTH) for count in choices if count <= rehearsal.tree.width
+        }
         dense_keys = min(results, key=lambda count: results[count][1])
-        shares, seconds = zip(*[await balance(dense_keys, context) for context in CONTEXTS], strict=True)
-        return replace(split, dense_keys=dense_keys), ByContext(CONTEXTS, shares, seconds)
+        shares, seconds = zip(
+            *[await balance(dense_keys, context) for context in CONTEXT_LENGTHS], strict=True
+        )
+        return replace(split, dense_keys=dense_keys), ByContext(CONTEXT_LENGTHS, shares, seconds)
 
 
 def acceptance(tree: VerificationTree, head_calibration: Calibration) -> float:
@@ -195,7 +199,11 @@ class Plan(TreeDecoding):
         values = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
-            values |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
+            values |= {
+                "other_share": split.share,
+                "other_keys": keys.at(CONTEXT_LENGTH),
+                "left": split.dense_keys,
+            }
             values |= {
                 f"attention_{context_length}": seconds
                 for context_length, seconds in zip(keys.contexts, keys.seconds, strict=True)

@@ -17,13 +17,13 @@ from repro.methods.speculative.drafting.verification_tree import VerificationTre
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
-CONTEXT = 256
+CONTEXT_LENGTH = 256
 """Context length of measured verifications (Ghidorah sec. IV-C)."""
 
 REPEATS = 3
 """Repetitions of a measurement; the median is used."""
 
-CONTEXT_TEXT = Prefix.of((0,) * CONTEXT)
+CONTEXT_TEXT = Prefix.of((0,) * CONTEXT_LENGTH)
 
 
 @dataclass(frozen=True)

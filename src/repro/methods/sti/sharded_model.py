@@ -24,7 +24,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.records.record import content_hash
 
-CONTEXT = 256
+CONTEXT_LENGTH = 256
 """Context length that plans assume; it hardly matters, since loading layers takes far longer."""
 
 
@@ -110,7 +110,7 @@ class ShardedModel(Model):
             self.config.dtype,
             self.decoder_config,
             self.decoder(is_resident=False).ends,
-            self.tokenizer.encode(shard_rank.TEXT),
+            self.tokenizer.encode(shard_rank.CALIBRATION_TEXT),
             min(self._sharding.widths),
         )
 
@@ -144,7 +144,7 @@ def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) ->
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 
-    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
+    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT_LENGTH)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
         compute=lambda unpacking: seconds(resource, "layer", (flops, moved_bytes + unpacking)),

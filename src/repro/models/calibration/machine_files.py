@@ -31,7 +31,7 @@ from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
-REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+REQUEST_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
 ROOM = 0.125
 """The share of the memory that probes may take together."""
@@ -76,8 +76,8 @@ class Effort:
     seconds: float = 0.3
 
 
-FULL = Effort()
-QUICK = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
+FULL_EFFORT = Effort()
+QUICK_EFFORT = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
 
 
 def kernels_of(processor: str) -> list[Kernels]:
@@ -251,11 +251,12 @@ def flash_section(folder: Path, effort: Effort) -> Section:
     say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
     with measure.scratch_file(folder, effort.file) as file:
         rates = [
-            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
+            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA
+            for request in REQUEST_BYTES
         ]
         page_access = file.way
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
-    points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
+    points = list(zip(REQUEST_BYTES, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)
     return {
         "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {page_access}"),

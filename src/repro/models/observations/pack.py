@@ -19,7 +19,7 @@ from repro.libraries import np, pa, parquet
 from repro.models.tokens.prefix import extend_digest
 from repro.records.record import write_atomically
 
-FORMAT = 2
+FORMAT_VERSION = 2
 NOTES_KEY = b"repro"
 """Key of a pack's facts in the file's metadata."""
 
@@ -50,7 +50,7 @@ class Facts:
     host: str
     prompts: tuple[tuple[str, int], ...]
     texts: tuple[tuple[int, ...], ...]
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
 
 class ObservedRow(NamedTuple):
@@ -131,9 +131,9 @@ def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
         notes = parse_json(parquet.read_schema(path).metadata[NOTES_KEY])
-        if notes["format"] != FORMAT:
+        if notes["format"] != FORMAT_VERSION:
             raise InputError(
-                f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
+                f"{path} has format {notes['format']}, this version reads {FORMAT_VERSION}; make it again"
             )
         entries = {field.name: notes[field.name] for field in fields(Facts)}
         entries["prompts"] = tuple((digest, length) for digest, length in entries["prompts"])

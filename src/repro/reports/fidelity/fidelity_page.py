@@ -26,7 +26,7 @@ from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 
-FILE = "fidelity.md"
+FIDELITY_FILE = "fidelity.md"
 TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
 IN_SHORT = "In short"
@@ -84,8 +84,8 @@ def write_fidelity(
         "choices": _choices(choices, readings),
     }
     page = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    write_atomically(folder / FILE, page.render(content))
-    return folder / FILE
+    write_atomically(folder / FIDELITY_FILE, page.render(content))
+    return folder / FIDELITY_FILE
 
 
 def _bands(draw_counts: Mapping[str, int]) -> str:

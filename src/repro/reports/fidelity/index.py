@@ -34,7 +34,7 @@ PAGE_KINDS = {"claim": "claims", "fact": "facts"}
 
 HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
 
-REAL, MEASURED_BY = "real", "python -m workshop.benchmarks.pairs"
+REAL_FOLDER, MEASURED_BY = "real", "python -m workshop.benchmarks.pairs"
 """Folder of the page of real runs, which is no table, and the command that makes it."""
 
 PREFACE = """# Results
@@ -99,10 +99,9 @@ def write_index(
         paragraphs.append(
             f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n"
         )
-    if (results.root / REAL / "README.md").is_file():
-        paragraphs.append(
-            f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n"
-        )
+    if (results.root / REAL_FOLDER / "README.md").is_file():
+        link = f"[{REAL_FOLDER}]({REAL_FOLDER}/README.md)"
+        paragraphs.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- {link}\n")
     path = (folder or results.root) / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(paragraphs)

@@ -130,7 +130,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
-LINK = re.compile(r"\][(\[:]|&#?\w+;")
+LINK_PATTERN = re.compile(r"\][(\[:]|&#?\w+;")
 """What makes brackets a link or a link's place; a character may also be written by its number."""
 
 
@@ -141,7 +141,7 @@ def _plain_text(text: str) -> str:
     """
     line = " ".join(text.splitlines())
     # Brackets alone are an interval; what follows makes them a link, or the place that links lead to.
-    special_characters = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
+    special_characters = "\\|*<>[]!&" if LINK_PATTERN.search(line) else "\\|*<>"
     spans = CODE_SPAN.split(line)  # text, code, text, code, ...
     escaped = [_escape(part, "|" if i % 2 else special_characters) for i, part in enumerate(spans)]
     return "".join(escaped)

@@ -23,7 +23,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.safetensors_io import StoredTensors
-from repro.models.checkpoints.weight_files import NOTHING
+from repro.models.checkpoints.weight_files import EMPTY_VALUES
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import RANK_COUNT, Features, Logits, Step
@@ -45,10 +45,10 @@ ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 NORM_KEY = "norm_before_residual"
-OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
+OUR_KEYS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
 """Entries of a head's `config.json` beside those of its layer."""
 
-ONLY: Mapping[str, tuple[Any, ...]] = {
+SUPPORTED_VALUES: Mapping[str, tuple[Any, ...]] = {
     "fc_norm": (False,),
     "norm_before_fc": (False,),
     "norm_output": (False,),
@@ -62,13 +62,18 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Entries of a head's `config.json`, or of its `eagle_config`, with the only values that are computed."""
 
-HARMLESS = ("max_window_layers", "modal_type", "target_model_type")
+HARMLESS_KEYS = ("max_window_layers", "modal_type", "target_model_type")
 """Entries that change nothing of a head: it has one layer, and no window unless another entry says so."""
 
 DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
-NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
-UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+NORM_TENSORS = (
+    "midlayer.input_layernorm",
+    "midlayer.hidden_norm",
+    "midlayer.post_attention_layernorm",
+    "norm",
+)
+UNUSED_TENSOR = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
 OUTPUT_COUNT = 3
 
@@ -135,18 +140,25 @@ def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
     if not isinstance(nested, Mapping):
         raise InputError(f"config.json has eagle_config={nested!r}; it must be a mapping")
     for name, value in (*config_json.items(), *nested.items()):
-        if value is not None and value not in ONLY.get(name, (value,)):
+        if value is not None and value not in SUPPORTED_VALUES.get(name, (value,)):
             raise InputError(
-                f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
+                f"an EAGLE-3 head with {name}={value!r} is not read here; only "
+                f"{SUPPORTED_VALUES[name][0]!r} is"
             )
     if unread_names := [
-        name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING
+        name
+        for name in nested
+        if name not in (IDS_KEY, *SUPPORTED_VALUES) and nested[name] not in EMPTY_VALUES
     ]:
         raise InputError(
             f"an EAGLE-3 head with eagle_config.{unread_names[0]}={nested[unread_names[0]]!r} is not read "
             "here"
         )
-    decoder = {name: value for name, value in config_json.items() if name not in (*OURS, *ONLY, *HARMLESS)}
+    decoder = {
+        name: value
+        for name, value in config_json.items()
+        if name not in (*OUR_KEYS, *SUPPORTED_VALUES, *HARMLESS_KEYS)
+    }
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
@@ -293,7 +305,7 @@ class _Stored:
             "midlayer.self_attn.o_proj.weight": (c.hidden, heads),
             **{f"midlayer.mlp.{part}_proj.weight": (c.intermediate, c.hidden) for part in ("gate", "up")},
             "midlayer.mlp.down_proj.weight": (c.hidden, c.intermediate),
-            **{f"{norm}.weight": (c.hidden,) for norm in NORMS},
+            **{f"{norm}.weight": (c.hidden,) for norm in NORM_TENSORS},
             "lm_head.weight": (c.vocab, c.hidden),
         }
         optional: dict[str, tuple[int, ...]] = {
@@ -304,7 +316,9 @@ class _Stored:
         shapes |= {
             name: shape for name, shape in optional.items() if self._stored_name(name) in self._tensors
         }
-        self._tensors.require({self._stored_name(name): shape for name, shape in shapes.items()}, UNUSED)
+        self._tensors.require(
+            {self._stored_name(name): shape for name, shape in shapes.items()}, UNUSED_TENSOR
+        )
 
     def _stored_name(self, name: str) -> str:
         prefixed = self._prefix + name

@@ -54,7 +54,7 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
 
 def _kind_of(config: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.HEADS in config:
+    if medusa_head.HEADS_KEY in config:
         return MedusaModel
     return EagleModel if config and eagle_head.config_of(config) else Model
 

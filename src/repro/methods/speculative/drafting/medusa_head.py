@@ -21,10 +21,10 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.methods.speculative.drafting.head_ranks import RANKS_FILE as RANKS
-from repro.models.checkpoints.config_settings import HARMLESS
+from repro.models.checkpoints.config_settings import HARMLESS_KEYS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.validate import MEDUSA_FILE
-from repro.models.checkpoints.weight_files import NOTHING
+from repro.models.checkpoints.weight_files import EMPTY_VALUES
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import Features, Logits, Step
@@ -37,10 +37,10 @@ from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
-HEADS, LAYERS = "medusa_num_heads", "medusa_num_layers"
+HEADS_KEY, LAYERS_KEY = "medusa_num_heads", "medusa_num_layers"
 """Entries of a `config.json` of Medusa heads, which has the first one."""
 
-OTHERS = ("base_model_name_or_path", "version")
+OTHER_KEYS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
 
@@ -92,7 +92,7 @@ def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> Medus
         InputError: the folder has no heads, or not the tensors of each, or others; `config.json` names other
             numbers of blocks, more heads, or has an entry that is not read.
     """
-    for name in (HEADS, LAYERS):
+    for name in (HEADS_KEY, LAYERS_KEY):
         if name in config_json and (type(config_json[name]) is not int or config_json[name] < 1):
             raise InputError(f"{name} is {config_json[name]!r} in {folder}; it must be 1 or more")
     tensors = _tensors(folder)
@@ -100,10 +100,10 @@ def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> Medus
     layers = next(j for j in count() if f"0.{j}.linear.weight" not in tensors)
     if not heads:
         raise InputError(f"{folder} holds no tensor 0.0.linear.weight, as Medusa heads have")
-    if layers != config_json.get(LAYERS, layers) or heads < config_json[HEADS]:
+    if layers != config_json.get(LAYERS_KEY, layers) or heads < config_json[HEADS_KEY]:
         raise InputError(
             f"{folder} has tensors of {heads} heads with {layers} blocks each, and its config.json names "
-            f"{HEADS}={config_json[HEADS]}, {LAYERS}={config_json.get(LAYERS, 'nothing')}"
+            f"{HEADS_KEY}={config_json[HEADS_KEY]}, {LAYERS_KEY}={config_json.get(LAYERS_KEY, 'nothing')}"
         )
     untied = f"0.{layers}.weight" in tensors
     width = tensors.shape("0.0.linear.weight")[0]
@@ -128,7 +128,11 @@ def _require_entries(config_json: Mapping[str, Any], config: MedusaConfig) -> No
     """InputError for the first entry of a `config.json` that is not read, or says what the tensors do not."""
     sizes = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
     for name, value in config_json.items():
-        if value in NOTHING or name in (HEADS, LAYERS, *OTHERS, *HARMLESS) or value == sizes.get(name):
+        if (
+            value in EMPTY_VALUES
+            or name in (HEADS_KEY, LAYERS_KEY, *OTHER_KEYS, *HARMLESS_KEYS)
+            or value == sizes.get(name)
+        ):
             continue
         reason = f"; its tensors have {sizes[name]}" if name in sizes else ", which is not read here"
         raise InputError(f"config.json of Medusa heads has {name}={value!r}{reason}")
