@@ -148,8 +148,8 @@ def temperature_for(rows: Sequence[Logits], confidence: float) -> float:
     ):
         raise InputError(
             f"no temperature from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE} brings the draft's mean "
-            f"confidence ({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {confidence:.3g}; choose "
-            "draft_calibration=choices, which keeps its confidences"
+            f"confidence ({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {confidence:.3g}; "
+            "choose draft_calibration=choices, which keeps its confidences"
         )
     while high - low > ACCURACY:
         middle = (low + high) / 2
