@@ -24,12 +24,20 @@ from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.tables.table import legend
 
-TREE_GRID = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
-TREE_GRID |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
-NODE_GRID = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
-NODE_GRID |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
-MASK_GRID = {"pattern": "l"}
-MASK_GRID |= dict.fromkeys(("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r")
+TREE_ALIGNMENTS = {
+    "tree": "l",
+    "width": "r",
+    "nodes by level": "l",
+    "estimate": "r",
+    "estimate, refined": "r",
+}
+TREE_ALIGNMENTS |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
+NODE_ALIGNMENTS = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
+NODE_ALIGNMENTS |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
+MASK_ALIGNMENTS = {"pattern": "l"}
+MASK_ALIGNMENTS |= dict.fromkeys(
+    ("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r"
+)
 """Headings of the tables, with their alignments; nodes have their tree's name before them."""
 
 FiguresByColumn = Mapping[str, tuple[str, float | None]]
@@ -102,7 +110,7 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     for form, mask in zip(spec.masks, masks, strict=True):
         numbers = [figure for _, figure in mask_figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
-    return _page(spec, [Grid.of(MASK_GRID, lines)], spec.footnotes, MASK_ORIGIN)
+    return _page(spec, [Grid.of(MASK_ALIGNMENTS, lines)], spec.footnotes, MASK_ORIGIN)
 
 
 def _page(spec: DiagramsSpec, grids: Sequence[Grid], notes: Sequence[str], origin: str) -> Page:
@@ -126,7 +134,7 @@ def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None
 def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
     notes = [*legend("fitted" for form in forms if form.fitted), *spec.footnotes]
-    return _page(spec, [Grid.of(TREE_GRID, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
+    return _page(spec, [Grid.of(TREE_ALIGNMENTS, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
 
 
 def _line(form: VerificationDiagram) -> tuple[str, ...]:
@@ -145,4 +153,4 @@ def _nodes(form: VerificationDiagram) -> Grid:
         accuracy, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
         marks = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
         lines.append((".".join(map(str, path)), f"{accuracy:.3f}", f"{value:.3f}", *marks))
-    return Grid.of({f"{form.name}: node": "l", **NODE_GRID}, lines)
+    return Grid.of({f"{form.name}: node": "l", **NODE_ALIGNMENTS}, lines)

@@ -129,10 +129,10 @@ def sub_cost(cost: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> 
         for unit_count, neuron_count in zip(sizes.units, sizes.neurons, strict=True)
     )
     config = config_of_shape(shape)
-    adapter_count = 0
+    adapter_weights = 0
     if with_adapters and sizes != LayerSizes.full(config):
-        adapter_count = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
-    return UnevenCost(shape, cost.stored, blocks, adapter_count)
+        adapter_weights = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
+    return UnevenCost(shape, cost.stored, blocks, adapter_weights)
 
 
 def _block(shape: Shape, head_count: int, kv_head_count: int, neuron_count: int) -> Shape:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
-from repro.models.quantization.dictionary_rounding import FULL_BITS, OUTLIER_SHARE
+from repro.models.quantization.dictionary_rounding import FULL_WIDTH, OUTLIER_SHARE
 from repro.models.streaming.loading import LayerLoads
 from repro.records.record import Scalar
 
@@ -154,7 +154,7 @@ class _Planner:
         self, sharding: Sharding, layer_count: int, shard_count: int, layers: Layers, pace: StagePace
     ) -> None:
         self._pace = pace
-        self._bits = {FULL_BITS: layers.bits}
+        self._bits = {FULL_WIDTH: layers.bits}
         self._bits |= {w: bits for w in sharding.widths if (bits := stored_bits(w)) < layers.bits}
         self._bytes_per_bit = layers.layer_bytes / layers.bits / shard_count
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
@@ -214,8 +214,8 @@ class _Planner:
 
     def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:
         """Bytes moved per layer to dequantize its rounded shards: read rounded, written at stored width."""
-        rounded_widths = [[width for width in row if width != FULL_BITS] for row in widths]
-        return [sum(self._sizes([*row, *[FULL_BITS] * len(row)])) for row in rounded_widths]
+        rounded_widths = [[width for width in row if width != FULL_WIDTH] for row in widths]
+        return [sum(self._sizes([*row, *[FULL_WIDTH] * len(row)])) for row in rounded_widths]
 
 
 def stored_bits(width: int) -> float:

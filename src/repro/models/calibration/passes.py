@@ -141,9 +141,13 @@ class PassTimer:
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
     """A network whose cache holds a sequence; on a GPU its passes are recorded, as a run's are."""
-    slots = text.length + SPARE_SLOTS
+    slot_count = text.length + SPARE_SLOTS
     on_gpu = decoder.device.type == "cuda"
-    network = RecordedNetwork(decoder, slots, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, slots)
+    network = (
+        RecordedNetwork(decoder, slot_count, GraphRecorder())
+        if on_gpu
+        else DecoderNetwork(decoder, slot_count)
+    )
     if text.length:
         fill(network.cache, decoder.config, text.length)
         network.lineage.add(network.lineage.missing([text]))

@@ -22,7 +22,7 @@ from repro.models.transformer.linear import Linear, PlainLinear, as_plain, faste
 DENSE_DTYPES = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
 
-FULL_BITS = 32
+FULL_WIDTH = 32
 """Width that marks an unrounded shard, whatever its stored precision."""
 
 OUTLIER_SHARE = 0.001
@@ -78,13 +78,13 @@ def map_shards(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int
 
 
 def round_shards(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) -> LayerWeights:
-    """A copy of a layer with shards rounded to `widths` bits; `FULL_BITS` does not round."""
+    """A copy of a layer with shards rounded to `widths` bits; `FULL_WIDTH` does not round."""
 
     def to(bits: int) -> Rewrite:
         return lambda _, weight: round_to_dictionary(weight, bits)
 
     return map_shards(
-        layer, config, {shard: to(bits) for shard, bits in enumerate(widths) if bits != FULL_BITS}
+        layer, config, {shard: to(bits) for shard, bits in enumerate(widths) if bits != FULL_WIDTH}
     )
 
 
