@@ -78,7 +78,7 @@ class Tracker:
     _is_unreachable: bool = field(default=False, init=False)
 
     @classmethod
-    def parse(cls, section: Mapping[str, Any], outputs: Path, cells: int | None = None) -> Tracker:
+    def parse(cls, section: Mapping[str, Any], outputs: Path, cell_count: int | None = None) -> Tracker:
         """Read the section `wandb` of the configuration of a cell, or of a sweep of so many.
 
         Under an agent of wandb, which waits for one run, a sweep's is the only one, and a cell that was done
@@ -97,8 +97,8 @@ class Tracker:
                 "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
             )
         if os.environ.get("WANDB_SWEEP_ID"):
-            return replace(tracker, cells=cells is None, again=cells is None)
-        is_small = cells is None or cells <= MOST_RUNS
+            return replace(tracker, cells=cell_count is None, again=cell_count is None)
+        is_small = cell_count is None or cell_count <= MOST_RUNS
         return tracker if tracker.cells is not None else replace(tracker, cells=is_small)
 
     @cached_property
