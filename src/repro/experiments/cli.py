@@ -130,7 +130,7 @@ class Command:
         with env_override(dict(config.hydra.job.env_set)):
             sweep = Sweep(plain(config, "labels"), screen(), request(config).folder, len(jobs))
             is_list = sweep.mode == "list"
-            if not is_list:
+            if not is_list and not sweep.store.finished_keys():  # all cells are computed
                 sweep.tracker.check()
             _make_folder(config)
             watcher = self.watched = Watcher(announced_cells=len(jobs))

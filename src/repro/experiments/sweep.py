@@ -272,7 +272,8 @@ class Sweep:
         Whatever goes wrong in a cell fails that cell alone.
 
         Raises:
-            InputError: of a table without cells, or of an engine that cannot run any cell.
+            InputError: of a table without cells, of wandb if a cell has to be computed, or of an engine that
+                cannot run any cell.
         """
         waiting_cells: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
 
@@ -308,6 +309,7 @@ class Sweep:
             elif note := self._notes.get(note_or_scenario.key):
                 watcher.finish(cell.number, _like(note, cell))
             else:
+                self.tracker.check()
                 waiting_cells[note_or_scenario.key] = [cell]
                 yield note_or_scenario.key, note_or_scenario.config
 
