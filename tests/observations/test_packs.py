@@ -21,7 +21,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation.real_passes import RealPasses, UnfaithfulRowError
 from repro.scenarios.generation.scenario import GenerationScenario
-from tiny_project import Project, write_project
+from tiny_project import Project
 from workshop.packs import __main__ as command
 from workshop.packs.compute import Piece, compute, export
 from workshop.packs.plan import Planned, planned
@@ -30,15 +30,10 @@ from workshop.packs.verify import verify
 QUIET = Console(file=io.StringIO())
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
 @pytest.fixture
-def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     on(tmp_path / "here", monkeypatch)
-    return models.apart(tmp_path, "max_tokens=12")
+    return shared.apart(tmp_path, "max_tokens=12")
 
 
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
