@@ -20,9 +20,10 @@ settings.load_profile("any host")
 
 
 def pytest_collection_finish() -> None:
-    """What all tests share is no garbage; it would be looked through again and again."""
+    """What all tests share is no garbage, and what one of them makes is looked through seldom."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture

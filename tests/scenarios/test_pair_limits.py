@@ -132,7 +132,14 @@ def test_caches_have_room_for_the_longest_draft(
         keep(self, text)
 
     monkeypatch.setattr(Session, "keep", noted)
-    asked = ("experiment=quickstart", f"method={method}", f"max_tokens={ANSWER}", "memo=false", *settings)
+    asked = (
+        "experiment=quickstart",
+        f"method={method}",
+        f"max_tokens={ANSWER}",
+        "prompts=1",
+        "memo=false",
+        *settings,
+    )
     cell = GenerationScenario(project.config(*asked))
     cell.check()
     cell.find(lambda what, done, total: None)
