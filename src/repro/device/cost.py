@@ -15,7 +15,6 @@ from math import ceil, inf
 from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
 
-
 FULL_ROWS = 128.0
 """Rows from which on a rate no longer grows, where only those of one row and of many are known."""
 

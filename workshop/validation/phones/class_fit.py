@@ -11,7 +11,14 @@ from scipy.optimize import least_squares
 from scipy.sparse import csr_matrix, diags, vstack
 
 from workshop.validation.phones.class_specification import class_specification
-from workshop.validation.phones.classes import Deviation, PassSeconds, Vector, computes, deviations, numbers_of
+from workshop.validation.phones.classes import (
+    Deviation,
+    PassSeconds,
+    Vector,
+    computes,
+    deviations,
+    numbers_of,
+)
 from workshop.validation.phones.quantities import Quantity
 
 

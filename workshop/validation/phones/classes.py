@@ -116,7 +116,8 @@ class PassSeconds:
         rows = [one.row for one in measured]
         self._bus = np.array([bandwidth(row.soc, on) for row, on in zip(rows, self.on, strict=True)])
         rates = [
-            peaks(row.soc, on, row.threads)[w.precision] for row, on, w in zip(rows, self.on, works, strict=True)
+            peaks(row.soc, on, row.threads)[w.precision]
+            for row, on, w in zip(rows, self.on, works, strict=True)
         ]
         self._many, self._one = np.array(rates).reshape(-1, 2).T
         self._weight = np.clip((self._rows - 1) / (FULL_ROWS - 1), 0.0, 1.0)

@@ -1,144 +1,138 @@
-"""Every prediction of the measured rows: by the fit to fitted rows, without a chip, and by the trivial
-rules."""
+"""Every measured value beside predictions of fits that did not see it, and beside two trivial rules.
+
+A fit sees no row of the value's chip, two of them, or nine; the rules scale the nearest measured row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import pandas as pd
+from tqdm import tqdm
 
-from workshop.validation.phones.chips import sheets
-from workshop.validation.phones.class_fit import ClassFit, fit_classes
-from workshop.validation.phones.emulated_rows import emulated_values
-from workshop.validation.phones.quantities import Quantity, quantities
-from workshop.validation.phones.rows import FIT, PREDICT, PhoneRow, predictable
+from workshop.validation.phones.bands import CLASS, NOTHING, ROWS
+from workshop.validation.phones.chips import processor_of, sheets
+from workshop.validation.phones.class_fit import fit_classes
+from workshop.validation.phones.classes import class_of, computes
+from workshop.validation.phones.quantities import DECODE, UNITS, Quantity, quantities
+from workshop.validation.phones.rows import PhoneRow, predictable
 from workshop.validation.phones.trivial import RULES, trivial
 
-DRAWS, SEED, WITHIN = 64, 20, 0.3
-"""Draws of assumed facts, their seed, and how far a fact may be off."""
+GIVEN = (2, 9)
+"""Rows of a new chip's group that columns give to the fit."""
 
-GIVEN = 2
-"""Rows of a new chip that one column gives to the fit."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Predictions in printed units by quantity id, beside what was measured.
-
-    Attributes:
-        quantities: everything measured, rows that stand apart included where they can be predicted.
-        roles: by row id; empty for rows that stand apart.
-        predicted: by the emulator, from the fit to fitted rows.
-        left_out: of fitted rows, by a fit that saw nothing of their source and model.
-        without_chip: by a fit that saw no row of the chip.
-        two_rows: of predicted rows, by a fit that saw two rows of the chip.
-        rules: by each trivial rule, from the fitted rows.
-        rules_without_chip: the same, from the fitted rows of other chips.
-        band: 2.5% and 97.5% quantiles over draws of the assumed facts.
-        assumed: share of assumed facts among the data sheet's two that a prediction uses.
-    """
-
-    quantities: tuple[Quantity, ...]
-    roles: Mapping[str, str]
-    predicted: Mapping[str, float]
-    left_out: Mapping[str, float]
-    without_chip: Mapping[str, float]
-    two_rows: Mapping[str, float]
-    rules: Mapping[str, Mapping[str, float]]
-    rules_without_chip: Mapping[str, Mapping[str, float]]
-    band: Mapping[str, tuple[float, float]]
-    assumed: Mapping[str, float]
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """What was printed, by quantity id."""
-        return {one.id: one.measured for one in self.quantities}
+BLIND = "_without_chip"
+"""Ends the columns of rules that saw no row of the chip."""
 
 
-def compare(rows: Sequence[PhoneRow], roles: Mapping[str, str], draws: int = DRAWS) -> Comparison:
-    """Fit the fitted rows and predict all others.
+def compare(rows: Iterable[PhoneRow]) -> pd.DataFrame:
+    """A frame of everything measured, by id.
+
+    Columns are the row's own, `fitted` (by the fit to all rows), `without_chip`, `two_rows`, `nine_rows`, what
+    the first knew (`known`), and the rules; what is not predicted is NaN.
 
     Args:
-        rows: all measured rows.
-        roles: roles by row id, as committed.
-        draws: how often the assumed facts are drawn for the bands.
+        rows: all measured rows, those that stand apart too.
     """
-    used = [row for row in rows if not row.apart]
-    classes = {row.engine for row in used}
-    everything = tuple(quantities(row for row in rows if predictable(row, classes)))
-    fit = fit_classes(used, roles)
-    seen = [q for q in everything if roles.get(q.row.id) == FIT]
-    mine = [q for q in everything if not q.row.apart]
-    return Comparison(
-        quantities=everything,
-        roles=roles,
-        predicted=emulated_values(everything, fit.solution.values),
-        left_out=fit.left_out(),
-        without_chip=_without_chip(fit, seen, mine),
-        two_rows=_two_rows(fit, seen, [q for q in mine if roles.get(q.row.id) == PREDICT]),
-        rules={rule: trivial(everything, seen, rule) for rule in RULES},
-        rules_without_chip={rule: _rules_without_chip(mine, seen, rule) for rule in RULES},
-        band=_bands(used, roles, fit, everything, draws),
-        assumed={q.id: 1.0 if sheets()[q.row.soc]["source"] == "assumed" else 0.0 for q in everything},
+    rows = list(rows)
+    classes = {row.engine for row in rows if not row.apart}
+    everything = list(quantities(row for row in rows if predictable(row, classes)))
+    seen = [one for one in everything if not one.row.apart]
+    measured = [one.row for one in everything]
+    frame = pd.DataFrame(
+        {
+            "id": [row.id for row in measured],
+            "soc": [row.soc for row in measured],
+            "machine": [sheets()[row.soc]["kind"] for row in measured],
+            "engine_class": [row.engine for row in measured],
+            "processor": [processor_of(class_of(computes(row.engine, row.format))) for row in measured],
+            "format": [row.format for row in measured],
+            "model": [row.model for row in measured],
+            "of": [one.kind for one in everything],
+            "phase": [DECODE if one.kind == DECODE else "prefill" for one in everything],
+            "known": known(everything, seen),
+            "apart": [row.apart for row in measured],
+            "unit": [UNITS[one.kind] for one in everything],
+            "measured": [one.measured for one in everything],
+            "source": [row.source for row in measured],
+        },
+        index=[one.id for one in everything],
     )
+    columns = {"fitted": fit_classes(seen).predicted(everything), **blind_fits(everything, seen)}
+    for rule in RULES:
+        columns[f"{rule}_rule"] = trivial(everything, seen, rule)
+        columns[f"{rule}_rule{BLIND}"] = by_chip(
+            everything, seen, lambda wanted, others, rule=rule: trivial(wanted, others, rule)
+        )
+    for name, values in columns.items():
+        frame[name] = [values.get(one.id, np.nan) for one in everything]
+    return frame
 
 
-def _chips(wanted: Iterable[Quantity]) -> list[str]:
-    return sorted({q.row.soc for q in wanted})
-
-
-def _without_chip(fit: ClassFit, seen: Sequence[Quantity], wanted: Sequence[Quantity]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for chip in _chips(wanted):
-        blind = fit.without([q.id for q in seen if q.row.soc == chip])
-        found |= emulated_values([q for q in wanted if q.row.soc == chip], blind.solution.values)
-    return found
-
-
-def _two_rows(fit: ClassFit, seen: Sequence[Quantity], wanted: Sequence[Quantity]) -> dict[str, float]:
-    """Predictions of a group's predicted rows by a fit that saw two of its fitted rows and none else of the
-    chip."""
-    found: dict[str, float] = {}
-    for group in sorted({q.row.group for q in wanted}):
-        own = sorted({q.row.id for q in seen if q.row.group == group})
-        kept = set(own[:: max(1, (len(own) - 1) // (GIVEN - 1))][:GIVEN])
-        blind = fit.without([q.id for q in seen if q.row.soc == group[0] and q.row.id not in kept])
-        found |= emulated_values([q for q in wanted if q.row.group == group], blind.solution.values)
-    return found
-
-
-def _rules_without_chip(wanted: Sequence[Quantity], seen: Sequence[Quantity], rule: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for chip in _chips(wanted):
-        own = [q for q in wanted if q.row.soc == chip]
-        found |= trivial(own, [q for q in seen if q.row.soc != chip], rule)
-    return found
-
-
-def _bands(
-    rows: Sequence[PhoneRow],
-    roles: Mapping[str, str],
-    fit: ClassFit,
-    wanted: Sequence[Quantity],
-    draws: int,
-) -> dict[str, tuple[float, float]]:
-    """Bands of predictions: every assumed fact of a data sheet is drawn anew and the fit repeated."""
-    facts = [
-        f"{soc}/{what}"
-        for soc, sheet in sheets().items()
-        if sheet["source"] == "assumed"
-        for what in ("bandwidth", "cpu", "gpu", "npu")
+def known(wanted: Sequence[Quantity], seen: Sequence[Quantity]) -> list[str]:
+    """What rows of other chips say of each value: its class in its format, or nothing."""
+    chips: dict[tuple[str, str], set[str]] = {}
+    for one in seen:
+        key = class_of(computes(one.row.engine, one.row.format)), one.row.format
+        chips.setdefault(key, set()).add(one.row.soc)
+    return [
+        CLASS if chips.get((class_of(computes(r.engine, r.format)), r.format), set()) - {r.soc} else NOTHING
+        for r in (one.row for one in wanted)
     ]
-    random = np.random.default_rng(SEED)
-    drawn: dict[str, list[float]] = {q.id: [] for q in wanted}
-    for _ in range(draws):
-        exponents = random.uniform(-1.0, 1.0, len(facts))
-        factors = dict(zip(facts, np.exp(exponents * np.log(1 + WITHIN)), strict=True))
-        for one, value in fit_classes(rows, roles, factors, fit.solution.values).predicted(wanted).items():
-            drawn[one].append(value)
-    return {
-        one: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975)))
-        for one, values in drawn.items()
-        if values
-    }
+
+
+def by_chip(
+    wanted: Sequence[Quantity],
+    seen: Sequence[Quantity],
+    predict: Callable[[Sequence[Quantity], Sequence[Quantity]], dict[str, float]],
+) -> dict[str, float]:
+    """Predictions of each chip's values from what was seen of other chips."""
+    found: dict[str, float] = {}
+    for chip in sorted({one.row.soc for one in wanted}):
+        own = [one for one in wanted if one.row.soc == chip]
+        found |= predict(own, [one for one in seen if one.row.soc != chip])
+    return found
+
+
+def blind_fits(wanted: Sequence[Quantity], seen: Sequence[Quantity]) -> dict[str, dict[str, float]]:
+    """Predictions by fits that saw no row of a value's chip, or some rows of its group alone."""
+    progress = tqdm(desc="fits", unit="fit")
+
+    def predict(own: Sequence[Quantity], others: Sequence[Quantity]) -> dict[str, float]:
+        progress.update()
+        return fit_classes(others).predicted(own)
+
+    columns = {"without_chip": by_chip(wanted, seen, predict)}
+    for name, count in zip(("two_rows", "nine_rows"), GIVEN, strict=True):
+        columns[name] = {}
+        for group in sorted({one.row.group for one in seen}):
+            given = spread([one.row.id for one in seen if one.row.group == group], count)
+            own = [one for one in wanted if one.row.group == group and one.row.id not in given]
+            if given and own:
+                kept = [one for one in seen if one.row.soc != group[0] or one.row.id in given]
+                columns[name] |= predict(own, kept)
+    progress.close()
+    return columns
+
+
+def spread(ids: Sequence[str], count: int) -> list[str]:
+    """That many of a group's rows, evenly spread over the order of their names; none of a smaller group."""
+    own = sorted(set(ids))
+    places = np.linspace(0, len(own) - 1, count).round().astype(int)
+    return [own[place] for place in places] if len(own) > count else []
+
+
+def unknown(frame: pd.DataFrame) -> pd.DataFrame:
+    """Predictions of which the error is taken: a row for each value and what was known of it.
+
+    Columns `processor`, `phase`, `known`, `soc` and `error`, the logarithm of predicted over measured.
+    """
+    used = frame[frame["apart"] == ""]
+    parts = [
+        used.assign(known=used["known"] if column == "without_chip" else ROWS, predicted=used[column])
+        for column in ("without_chip", "two_rows")
+    ]
+    both = pd.concat(parts).dropna(subset=["predicted"])
+    both["error"] = np.log(both["predicted"] / both["measured"])
+    return both[["processor", "phase", "known", "soc", "error"]].reset_index(drop=True)

@@ -17,7 +17,14 @@ from workshop.validation.phones.class_specification import class_specification
 
 FORMATS = {
     **{name: name for name in ("iq1_s", "q2_k", "q6_k", "q8_0", "q4_0", "q4_1")},
-    **{"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "q4 (ollama": "q4_k_m", "3.87": "q4_k_m", "4.74": "q4_k_m"},
+    **{
+        "q3_k": "q3_k_m",
+        "q4_k": "q4_k_m",
+        "q5_k": "q5_k_m",
+        "q4 (ollama": "q4_k_m",
+        "3.87": "q4_k_m",
+        "4.74": "q4_k_m",
+    },
     **{"iq4": "q4_0", "q4": "q4_0", "4-bit": "q4_0"},
     **{"f16": "fp16", "fp16": "fp16", "bf16": "fp16"},
 }
@@ -173,4 +180,6 @@ def model_cost(row: PhoneRow) -> ModelCost:
     themselves.
     """
     arithmetic = "fp32" if row.bits >= 32 else "fp16" if row.bits >= 16 or row.half else "int8"
-    return ModelCost(shapes()[row.shape], Precision(row.bits, arithmetic, 4 if arithmetic == "fp32" else 2, row.format))
+    return ModelCost(
+        shapes()[row.shape], Precision(row.bits, arithmetic, 4 if arithmetic == "fp32" else 2, row.format)
+    )
