@@ -36,7 +36,7 @@ SHOWN = re.compile(rf"{phones.NOBODY}|2 rows of the chip|^all\b|^llama\.cpp")
 
 VERDICTS = ("right", "no better than the rule", "wrong", "few values")
 
-LEFT_OUT = ("(residuals)", "each left out with its source")
+LEFT_OUT = (phones.RESIDUALS,)
 """Lines of the phones' table that are no predictions, or of rows that a fit saw."""
 
 Line = Mapping[str, str]

@@ -79,7 +79,7 @@ class Processor:
         peak: operations per second by arithmetic precision.
         bandwidth: bytes per second from DRAM without contention.
         launch: seconds to launch an op and to learn that it is done, for each of its launches.
-        watts: power above idle when busy.
+        watts: power above idle when busy; `None` where nobody measured it.
         efficiency: share of the peak by number of rows (tokens).
         tile: rows are padded to a multiple of this (vector widths, waves).
         shapes: row counts of its static graphs, to which rows are padded; empty if any count is possible.
@@ -89,8 +89,9 @@ class Processor:
         slots: ops that run concurrently.
         rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
             weight for all rows, 1 fetches it again for every row.
-        own_efficiency: efficiency by kind of op and precision (`head.fp32`), by storage format (`q2_k`) or by
-            precision (`fp32`), in place of the one of all.
+        own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in
+            place of the one of all.
+        format_efficiency: efficiency by storage format (`q2_k`), in place of its precision's.
         unsupported: storage formats for which the engine has no kernel here, with the processor that
             computes them instead.
         attention: operations per second of attention, by number of rows; `None` counts it as other work.
@@ -111,7 +112,7 @@ class Processor:
     peak: Mapping[str, float]
     bandwidth: float
     launch: float = 0.0
-    watts: float = 0.0
+    watts: float | None = 0.0
     efficiency: Curve = FULL_EFFICIENCY
     tile: int = 1
     shapes: tuple[int, ...] = ()
@@ -121,6 +122,7 @@ class Processor:
     slots: int = 1
     rows_exponent: float = 0.0
     own_efficiency: Mapping[str, Curve] = field(default_factory=dict)
+    format_efficiency: Mapping[str, Curve] = field(default_factory=dict)
     unsupported: Mapping[str, str] = field(default_factory=dict)
     attention: Curve | None = None
     start: Mapping[str, Curve] = field(default_factory=dict)
@@ -161,7 +163,8 @@ class Processor:
         computed_rows = self.rows(op.rows)
         attention_flops = op.attention if self.attention else 0.0
         flops = (op.flops - attention_flops) * computed_rows / op.rows * self.slower.get(op.kind, 1.0)
-        efficiency = self._curve(self.own_efficiency, op) or self.efficiency
+        own = self.format_efficiency.get(op.format) or self._curve(self.own_efficiency, op)
+        efficiency = own or self.efficiency
         seconds = flops / (self.peak[op.precision] * efficiency.at(computed_rows))
         if attention_flops and self.attention:
             seconds += attention_flops * computed_rows / op.rows / self.attention.at(computed_rows)
@@ -171,12 +174,12 @@ class Processor:
         start = self._curve(self.start, op)
         start_factor = min(computed_rows, self.start_rows) ** self.start_exponent
         start_seconds = self.launch + (start.at(computed_rows) * start_factor if start else 0.0)
-        return _demand(start_seconds * op.launches, work, op.bytes, self.watts)
+        return _demand(start_seconds * op.launches, work, op.bytes, self.watts or 0.0)
 
     @staticmethod
     def _curve(curves: Mapping[str, Curve], op: Op) -> Curve | None:
-        """The curve of the op's kind and precision, else of its format, else of its precision, if any."""
-        return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.format) or curves.get(op.precision)
+        """The curve of the op's kind and precision, else of its precision, if there is one."""
+        return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.precision)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,8 @@ def _require_range(
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")
-    if any(x >= next_x for x, next_x in pairwise(xs)):
+    is_unordered = kind.several and not kind.whole  # a list of rates, one of each core
+    if not is_unordered and any(x >= next_x for x, next_x in pairwise(xs)):
         raise InputError(f"{path}: {printed}: the points' first numbers must rise")
 
 
@@ -210,7 +211,7 @@ def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
 def _numbers(
     path: str, leaf: Mapping[str, Any], scale: float
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """A fact's value and points in SI; a list of values v gives points (v, v)."""
+    """A fact's value and points in SI; a list of values v gives points (v, v in SI)."""
     value = leaf.get("value", 0.0)
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     try:
@@ -221,7 +222,7 @@ def _numbers(
         wrong = leaf.get("points", value)
         raise InputError(f"{path}: {wrong!r} is no number, list of numbers or list of [x, y]") from None
     if is_list and not points:
-        points = tuple((v, v) for v in values)
+        points = tuple((v, v * scale) for v in values)
     return first_value * scale, points
 
 
@@ -331,12 +332,9 @@ def _processor(
     own_efficiency = {of: _curve(fact) for of, fact in table("efficiency").items()}
     for precision, fact in table("cores").items():
         if precision in peak:
-            peak[precision], one = cores_peak([rate for rate, _ in fact.points], int(value("threads")))
+            peak[precision], one = cores_peak([rate for _, rate in fact.points], int(value("threads")))
             own_efficiency.setdefault(precision, efficiency.scaled(one / peak[precision], 1.0))
-    for name in formats:
-        if f"{path}.formats.{name}.one" in facts_by_path:
-            factors = value(f"formats.{name}.one"), value(f"formats.{name}.many", 1.0)
-            own_efficiency[name] = own_efficiency.get(QUANTIZED, efficiency).scaled(*factors)
+    quantized = own_efficiency.get(QUANTIZED, efficiency)
     for precision, share in table("rate").items():
         if precision not in peak:
             raise InputError(
@@ -350,9 +348,14 @@ def _processor(
         peak=peak,
         bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
         launch=value("launch"),
-        watts=value("watts"),
+        watts=value("watts") if f"{path}.watts" in facts_by_path else None,
         efficiency=efficiency,
         own_efficiency=own_efficiency,
+        format_efficiency={
+            name: quantized.scaled(value(f"formats.{name}.one", 1.0), value(f"formats.{name}.many", 1.0))
+            for name, entry in formats.items()
+            if UNSUPPORTED not in entry
+        },
         unsupported={name: entry[UNSUPPORTED] for name, entry in formats.items() if UNSUPPORTED in entry},
         attention=_curve(attention) if attention else None,
         tile=int(value("tile", 1)),
@@ -377,8 +380,8 @@ def _processor(
 def cores_peak(cores: Sequence[float], threads: int) -> tuple[float, float]:
     """Operations per second of the fastest cores, one thread on each: over many rows, and over one.
 
-    One row's work is divided evenly, so that the slowest core in use sets the pace. Of many rows' work part is
-    taken by whoever is done: the mean of the even division and of all cores' rates.
+    One row's work is divided evenly, so that the slowest core in use sets the pace. Of many rows' work part
+    is taken by whoever is done: the mean of the even division and of all cores' rates.
 
     Args:
         cores: rates of the cores, the fastest first.

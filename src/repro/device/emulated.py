@@ -252,7 +252,7 @@ class EmulatedDevice(Device):
     def _demand(self, op: Op) -> Demand:
         if op.kind == "build":
             processor = self.machine.processors[op.on]
-            return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts)
+            return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts or 0.0)
         key = op.asks  # all layers of a pass ask for the same
         demand = self._demands.get(key)
         if demand is None:
@@ -294,6 +294,8 @@ class EmulatedDevice(Device):
             return
         op, now = running.op, self.now
         self._working.remove(running)
+        if op.on != FLASH and self.machine.processors[op.on].watts is None:
+            self.trace.idle_watts = None  # energies are absent: this processor's power is not known
         if self._working:
             self._set_pace()
         joules = running.demand.watts * (now - running.start)

@@ -5,17 +5,13 @@ Must not know fits or rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-NOTHING, CLASS, ROWS = "nothing", "class", "rows"
-"""What was known of a prediction's class: no row in the format on any other chip; some; two rows of the chip."""
-
-NOMINAL = (0.5, 0.8, 0.95)
-"""Shares of measured values that a band should hold."""
+from repro.device.engines.bands import ALL, NOMINAL
 
 LEAST = 30
 """Values of a group; a smaller one has the band of its parent, all processors together."""
@@ -26,9 +22,6 @@ COLUMNS = (
     *(f"seen_{round(100 * share)}" for share in NOMINAL),
 )
 """Of the table of bands: factors by which measured values lie at most above or below, and shares seen."""
-
-ALL = "all"
-"""The processor of a group's parent."""
 
 
 def bands(errors: pd.DataFrame) -> pd.DataFrame:
@@ -72,10 +65,3 @@ def holds(share: float, share_seen: float, values: int) -> bool:
     """Whether the 95% interval of the share seen, were values independent, has the nominal one."""
     interval = binomtest(round(share_seen * values), values).proportion_ci(0.95, "exact")
     return bool(interval.low <= share <= interval.high)
-
-
-def band_of(table: pd.DataFrame, processor: str, phase: str, known: str) -> Mapping[str, float]:
-    """The line of a group, or of its parent."""
-    lines = table[(table["phase"] == phase) & (table["known"] == known)]
-    own = lines[lines["processor"] == processor]
-    return dict((own if len(own) else lines[lines["processor"] == ALL]).iloc[0])

@@ -114,7 +114,7 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     The rest of the machine (flash, memory size, launches) is assumed; no speed that a class of engines
     reaches from memory depends on it. Power is what was measured, or absent.
     """
-    given = sheet(soc)
+    given, used_threads = sheet(soc), min(threads or THREADS, len(cores(soc)))
     trust = {"source": given["source"], "note": given["note"]}
     assumed = {"source": "assumed", "note": "no phone or board is named"}
     typical = {"source": "assumed", "note": "typical of phones; no figure of the chip was read"}
@@ -123,7 +123,7 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
         column = {"gpu": "gpu_tflops", "npu": "npu_tops"}.get(processor, "cores")
         if not given[column]:
             continue
-        of_cpu = {**trust, "note": f"{given['cores']}, {threads or THREADS} threads"}
+        of_cpu = {**trust, "note": f"{given['cores']}, {used_threads} threads"}
         processors[processor] = {
             "peak": {
                 precision: {"value": _giga(rate), "unit": unit, **(of_cpu if processor == "cpu" else trust)}
@@ -137,7 +137,7 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
             processors[processor]["watts"] = {"value": float(measured["busy_w"]), **watts}
     processors["cpu"] |= {
         "threads": {
-            "value": threads or THREADS,
+            "value": used_threads,
             "unit": "",
             "source": "assumed",
             "note": "llama.cpp's default",

@@ -45,7 +45,8 @@ class ClassFit:
         given = next((one for one in class_specification().numbers if one.name == name), None)
         if given is None:
             return float(np.exp(log))
-        return float(np.clip(given.first * np.exp(log), *given.between))
+        low, high = given.between
+        return float(np.clip(given.first * np.exp(log), low, high))
 
     def at_bounds(self, engine: str, chip: str = "") -> list[str]:
         """Names of the numbers that ended at a bound."""

@@ -7,7 +7,7 @@ another. A test shows that both agree. Must not know what is measured.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -66,7 +66,7 @@ class Deviation:
 def deviations(number: str, engine: str, chip: str) -> Iterator[Deviation]:
     """Those whose sum, with the logarithm of where the search begins, is a number's logarithm on a chip."""
     given, family = class_specification(), class_of(engine)
-    kind, _, of = number.partition(".")
+    kind = number.partition(".")[0]
     if kind == ARITHMETIC:
         yield Deviation(number, family, given.arithmetic)
     elif kind in (ONE, MANY):
@@ -187,7 +187,7 @@ def pad(engine: str, rows: int) -> int:
     return min(fitting) if fitting else ceil(rows / max(shapes)) * max(shapes)
 
 
-def formats_of(engine: str, known: Mapping[Deviation, int]) -> list[str]:
+def formats_of(engine: str, known: Iterable[Deviation]) -> list[str]:
     """Formats of which a class's fit says something, in the order of `PRECISIONS`."""
     family = class_of(engine)
     seen = {d.number.partition(".")[2] for d in known if d.where == family and d.number.startswith(f"{ONE}.")}

@@ -20,7 +20,7 @@ from repro.core.reading import read_mapping
 from repro.device.cost import FULL_ROWS
 from repro.device.device_file import is_fact
 from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file
-from repro.device.facts.holds import HOLDS_KEY
+from repro.device.facts.holds import HOLDS_KEY, MEASURED
 from repro.device.op import UNSUPPORTED
 from workshop.validation.phones.chips import PRECISIONS, processor_of, sheets, soc_device
 from workshop.validation.phones.class_fit import ClassFit, fit_classes
@@ -107,7 +107,9 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     numbers = engine_numbers(engine, fit, [f"phone.*.{family}.*"])
     bounds = fit.at_bounds(engine)
     ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
-    numbers[HOLDS_KEY] = holds(own, f"{engine}: its class's, by rows of other chips ({len(own)}){ended}")
+    numbers[HOLDS_KEY] = {MEASURED: {}} | holds(
+        own, f"{engine}: its class's, by rows of other chips ({len(own)}){ended}"
+    )
     numbers["start_rows"] = {
         "value": numbers[HOLDS_KEY]["rows"][1],
         "unit": "rows",
@@ -123,7 +125,8 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
         on_chip = engine_numbers(engine, fit, cells, chip)
         bounds = [name for name in fit.at_bounds(engine, chip) if name not in bounds]
         ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
-        on_chip[HOLDS_KEY] = holds(of_chip, f"{engine}: {counted(of_chip)}{ended}")
+        phases = Counter(q.phase for q in quantities(of_chip))
+        on_chip[HOLDS_KEY] = {MEASURED: dict(phases)} | holds(of_chip, f"{engine}: {counted(of_chip)}{ended}")
         content["devices"][chip] = {"processors": {processor: on_chip}}
     return content
 

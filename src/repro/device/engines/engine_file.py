@@ -58,6 +58,9 @@ OVER, CHIP = "over", "chip"
 """The entry, and its value, of an engine that takes shares of data sheets' numbers: it goes over those of the
 device's chip, in place of what a paper says that the device reaches."""
 
+WATTS = "watts"
+"""The entry of a processor's power above idle."""
+
 GROUPS = ("device", "engine")
 """Sections of a configuration that are files of numbers."""
 
@@ -335,8 +338,8 @@ def chip_name(device: Mapping[str, Any]) -> str:
 def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
     """A board or phone with its chip's data sheet in place of what is reached of it.
 
-    Flash, the size of memory and idle power are the board's own. Of the processors those are left that the
-    engine has numbers of, if it has any.
+    Flash, the size of memory and idle power are the board's own, and the power of processors that nobody
+    measured on the chip. Of the processors those are left that the engine has numbers of, if it has any.
 
     Raises:
         InputError: processors or the bandwidth of memory were changed, which would be replaced.
@@ -351,10 +354,17 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     return {
         **{key: value for key, value in device.items() if key not in NAME_KEYS},
         "processors": {
-            p: chip["processors"][p] for p in chip["processors"] if p in on_engine or not on_engine
+            p: _with_power(chip["processors"][p], device["processors"].get(p) or {})
+            for p in chip["processors"]
+            if p in on_engine or not on_engine
         },
         "dram": {**device["dram"], "bandwidth": chip["dram"]["bandwidth"]},
     }
+
+
+def _with_power(of_chip: Mapping[str, Any], of_board: Mapping[str, Any]) -> dict[str, Any]:
+    """A chip's processor, with the board's power where the chip's is not known."""
+    return {**{key: of_board[key] for key in (WATTS,) if key in of_board}, **of_chip}
 
 
 def _replaceable_numbers(device: Mapping[str, Any]) -> Any:

@@ -13,6 +13,9 @@ from repro.core.errors import InputError
 HOLDS_KEY = "holds"
 """The entry of a processor: `holds: {rows: [1, 512], layer_mb: [3, 130]}`."""
 
+MEASURED = "measured"
+"""What says on how many measured values a class's numbers rest on a chip: `{decode: 12, prefill: 12}`."""
+
 UNITS = {"rows": "rows", "layer_mb": "MB a layer"}
 """What may be said, with its unit."""
 
@@ -23,6 +26,8 @@ def require_holds(path: str, holds: Any) -> None:
         raise InputError(f"{path} is {holds!r}; it must be a mapping of {', '.join(UNITS)}")
     for name, ends in holds.items():
         if name == "note" and isinstance(ends, str):
+            continue
+        if name == MEASURED and isinstance(ends, Mapping) and all(isinstance(n, int) for n in ends.values()):
             continue
         are_numbers = isinstance(ends, Sequence) and all(isinstance(end, int | float) for end in ends)
         if name not in UNITS or not are_numbers or len(ends) != 2 or not 0 < ends[0] <= ends[1]:

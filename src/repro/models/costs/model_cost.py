@@ -54,7 +54,7 @@ PRECISIONS = {
         "gptq4": Precision(4 + 20 / 128, "int8", 2),
         "q4_1": Precision(5.0, "int8", 2),
         "q4_k": Precision(4.5, "int8", 2),
-        # llama.cpp's mixes of super-blocks of 256 weights, by the average that its quantizer prints for Llama-3-8B
+        # llama.cpp's mixes of super-blocks of 256 weights, by the average over Llama-3-8B
         "q6_k": Precision(6.56, "int8", 2),
         "q5_k_m": Precision(5.69, "int8", 2),
         "q4_k_m": Precision(4.85, "int8", 2),

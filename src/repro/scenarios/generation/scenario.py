@@ -289,7 +289,9 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
     if cell.cell.stand_in:
         yield cell.cell.stand_in
     for absent, substitute in device.substituted.items():
-        yield f"{absent} ops ran on {substitute}"
+        has_no_kernel = absent in device.resources
+        start = f"{absent} has no kernel for the format of the weights; its" if has_no_kernel else absent
+        yield f"{start} ops ran on {substitute}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
     width = values.get("verification_width")

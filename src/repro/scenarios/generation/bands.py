@@ -1,0 +1,41 @@
+"""How far figures of a cell on a public engine may be off, by the errors on chips that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from repro.core.errors import InputError
+from repro.device.engines.bands import band, known_of
+from repro.device.engines.engine_file import with_explanations
+from repro.records.record import Record
+from repro.scenarios.generation.asked import GenerationCell
+from repro.scenarios.registry import scenario_of
+
+
+def bands_of(record: Record) -> Iterator[str]:
+    """A sentence for prefill and for decoding; none on machines of no class of engines."""
+    config = with_explanations(record.provenance.config)
+    if not record.done or record.provenance.clock == "wall":
+        return
+    try:
+        cell = scenario_of(config)(config)
+    except (InputError, KeyError):  # of an older form
+        return
+    if not isinstance(cell, GenerationCell) or "target" not in cell.places:
+        return
+    machine, stored = cell.cell.machine(), cell.models["target"].stored
+    wanted = cell.places["target"].on or machine.main
+    for phase, asked in (
+        ("prefill", cell.places["target"].on or machine.verifies or machine.main),
+        ("decode", wanted),
+    ):
+        processor = machine.processor_for(asked, stored.arithmetic, stored.format)
+        entries = cell.cell.described["processors"][processor]
+        known = known_of(entries, phase, stored.format, stored.arithmetic == "int8")
+        if known and (found := band(processor, phase, known)):
+            of = {
+                "rows": "rows of this chip",
+                "class": "rows of other chips",
+                "nothing": "no row in this format",
+            }
+            yield f"{phase} on {processor}, from {of[known]}: measured values lay {found}"
