@@ -16,16 +16,22 @@ from repro.device.engines.bands import ALL, NOMINAL
 LEAST = 30
 """Values of a group; a smaller one has the band of its parent, all processors together."""
 
+DECIDES = "has_band"
+"""Whether a group's own band is used: it has enough values, and holds its nominal shares."""
+
 COLUMNS = (
     *("processor", "phase", "known", "values", "chips"),
     *(f"factor_{round(100 * share)}" for share in NOMINAL),
     *(f"seen_{round(100 * share)}" for share in NOMINAL),
+    DECIDES,
 )
 """Of the table of bands: factors by which measured values lie at most above or below, and shares seen."""
 
 
 def bands(errors: pd.DataFrame) -> pd.DataFrame:
     """The bands of every group of at least `LEAST` values, and of the parents.
+
+    One whose shares seen do not hold has no band of its own, a parent of which they do not has none at all.
 
     Args:
         errors: `processor`, `phase`, `known`, `soc`, and `error`, the logarithm of predicted over measured.
@@ -37,7 +43,10 @@ def bands(errors: pd.DataFrame) -> pd.DataFrame:
     ):
         if len(rows) >= LEAST or processor == ALL:
             factors = [np.exp(quantile(rows, share)) for share in NOMINAL]
-            lines.append((processor, phase, known, len(rows), rows["soc"].nunique(), *factors, *seen(rows)))
+            shares = [*seen(rows)]
+            held = all(holds(share, own, len(rows)) for share, own in zip(NOMINAL, shares, strict=True))
+            group = (processor, phase, known, len(rows), rows["soc"].nunique())
+            lines.append((*group, *factors, *shares, "yes" if held else "no"))
     return pd.DataFrame(lines, columns=[*COLUMNS])
 
 

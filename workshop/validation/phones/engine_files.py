@@ -7,7 +7,7 @@ from other fits, each blind to a chip; these files are for chips and models that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from textwrap import fill
@@ -26,7 +26,7 @@ from workshop.validation.phones.chips import PRECISIONS, processor_of, sheets, s
 from workshop.validation.phones.class_fit import ClassFit, fit_classes
 from workshop.validation.phones.class_specification import class_specification
 from workshop.validation.phones.classes import ARITHMETIC, MANY, ONE, class_of, computes, formats_of
-from workshop.validation.phones.quantities import DECODE, quantities
+from workshop.validation.phones.quantities import DECODE, PREFILL, quantities
 from workshop.validation.phones.rows import PhoneRow, model_cost, phone_rows
 
 TOLERANCE = 0.02
@@ -107,7 +107,7 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     numbers = engine_numbers(engine, fit, [f"phone.*.{family}.*"])
     bounds = fit.at_bounds(engine)
     ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
-    numbers[HOLDS_KEY] = {MEASURED: {}} | holds(
+    numbers[HOLDS_KEY] = {MEASURED: measured(())} | holds(
         own, f"{engine}: its class's, by rows of other chips ({len(own)}){ended}"
     )
     numbers["start_rows"] = {
@@ -125,8 +125,9 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
         on_chip = engine_numbers(engine, fit, cells, chip)
         bounds = [name for name in fit.at_bounds(engine, chip) if name not in bounds]
         ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
-        phases = Counter(q.phase for q in quantities(of_chip))
-        on_chip[HOLDS_KEY] = {MEASURED: dict(phases)} | holds(of_chip, f"{engine}: {counted(of_chip)}{ended}")
+        on_chip[HOLDS_KEY] = {MEASURED: measured(of_chip)} | holds(
+            of_chip, f"{engine}: {counted(of_chip)}{ended}"
+        )
         content["devices"][chip] = {"processors": {processor: on_chip}}
     return content
 
@@ -141,6 +142,12 @@ def holds(rows: Sequence[PhoneRow], rest_on: str) -> dict[str, Any]:
         "layer_mb": [_rounded(min(layers)), _rounded(max(layers))],
         "note": rest_on,
     }
+
+
+def measured(rows: Iterable[PhoneRow]) -> dict[str, int]:
+    """How many values of each phase these rows have."""
+    phases = Counter(one.phase for one in quantities(rows))
+    return {phase: phases[phase] for phase in (DECODE, PREFILL)}
 
 
 def counted(rows: Sequence[PhoneRow]) -> str:

@@ -102,7 +102,8 @@ BANDS = """\
 A band is a factor: of values like these, the share in the heading lay at most so far above or below the
 prediction. Known of a value's class was its format on another chip (`class`), two rows of the chip besides
 (`rows`), or neither (`nothing`). The share seen is of values within the band that the errors of the other
-chips give. A group of fewer than 30 values has the band of all processors.
+chips give. A group of fewer than 30 values, or whose shares do not hold, has the band of all processors;
+where that does not hold either there is none, and the command says so.
 """
 MARK = "`!`: the 95% interval of the share seen, were values independent, lacks the nominal one.\n"
 
@@ -147,7 +148,7 @@ def of_bands(table: pd.DataFrame) -> list[tuple[str, ...]]:
     """The bands as they are shown; a share whose interval lacks the nominal one has a `!`."""
     shown: list[tuple[str, ...]] = []
     for line in table[[*BAND_COLUMNS]].itertuples(index=False, name=None):
-        group, values, factors, seen = line[:3], line[3], line[5:8], line[8:]
+        group, values, factors, seen = line[:3], line[3], line[5:8], line[8:11]
         marks = ["" if holds(s, share, values) else " !" for s, share in zip(NOMINAL, seen, strict=True)]
         shares = [f"{100 * share:.0f}%{mark}" for share, mark in zip(seen, marks, strict=True)]
         shown.append((*group, str(values), str(line[4]), *map("{:.2f}".format, factors), *shares))

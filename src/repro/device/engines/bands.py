@@ -50,7 +50,7 @@ class Band:
 
 @cache
 def bands() -> dict[tuple[str, str, str], Band]:
-    """Bands by processor, phase and what was known."""
+    """Bands by processor, phase and what was known; those alone that hold their nominal shares."""
     path = conf_dir() / "engine" / "bands.csv"
     with path.open(encoding="utf-8") as file:
         return {
@@ -60,6 +60,7 @@ def bands() -> dict[tuple[str, str, str], Band]:
                 tuple(float(line[f"factor_{100 * share:.0f}"]) for share in NOMINAL),
             )
             for line in csv.DictReader(file)
+            if line["has_band"] == "yes"
         }
 
 
