@@ -171,6 +171,7 @@ def test_the_committed_bands_and_medians_are_those_of_the_committed_rows() -> No
     known = rows[(rows["of"] == DECODE) & (rows["known"] == "class")]
     sizes = np.sort(np.abs(np.log(known[WITHOUT] / known["measured"])))
     kept = kept_bands()["all", DECODE, "class"]
+    assert ("all", DECODE, "nothing") not in kept_bands(), "its shares do not hold"
     assert kept.values == len(sizes)
     assert kept.factors[1] == pytest.approx(np.exp(sizes[int(np.ceil((len(sizes) + 1) * 0.8)) - 1]), rel=2e-3)
 
