@@ -11,7 +11,6 @@ from repro.records.record import Record
 from repro.scenarios.generation.asked import GenerationCell
 from repro.scenarios.registry import scenario_of
 
-
 RESTS_ON = {ROWS: "rows of this chip", CLASS: "rows of other chips", NOTHING: "no row in this format"}
 """What is known, in words."""
 
