@@ -155,13 +155,12 @@ def _fit_precision(rows: Sequence[BenchRow], known: KnownMachine | None) -> _Pre
         models.setdefault((row.model, row.size, row.layers), []).append(row)
     passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
     counts = tuple(sorted({count for _, seconds in passes for count in seconds}))
-    by_class = []
-    for missing in (ROW, PROMPT_ROWS):
-        is_missing = ROW not in counts if missing == ROW else counts == (ROW,)
-        for test, seconds_by_rows in passes if is_missing and known else ():
-            if seconds := known and known.seconds(test, missing):
-                seconds_by_rows[missing] = seconds
-                by_class.append(f"{missing} rows by {known.class_name(test.on)}, its class")
+    missing_rows = ROW if ROW not in counts else PROMPT_ROWS if counts == (ROW,) else 0
+    by_class = ""
+    for test, seconds_by_rows in passes if known and missing_rows else ():
+        if known and (class_seconds := known.seconds(test, missing_rows)):
+            seconds_by_rows[missing_rows] = class_seconds
+            by_class = f"{missing_rows} rows by {known.class_name(test.on)}, its class"
     timings = [
         PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
         for test, seconds_by_rows in passes
@@ -173,7 +172,7 @@ def _fit_precision(rows: Sequence[BenchRow], known: KnownMachine | None) -> _Pre
         made = _PrecisionFit(layers[KERNELS], counts, errors=layer_errors if max(models_timed) > 2 else ())
     else:
         made = _rates_alone(passes, counts, known)
-    made.by_class = "; ".join(dict.fromkeys(by_class))
+    made.by_class = by_class
     start = dict(made.cost.start).get(ROW, 0.0)
     for test, seconds_by_rows in passes:
         if test.read >= UNCACHED_BYTES and ROW in counts and (seconds := seconds_by_rows.get(ROW)):
