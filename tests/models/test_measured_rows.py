@@ -194,21 +194,29 @@ def test_a_table_s_rows_are_met_on_each_processor(folder: Path) -> None:
     assert "threads" not in described["processors"]["gpu"]
 
 
-def test_a_chip_and_its_classes_stand_behind_the_rows(folder: Path) -> None:
-    """A generation alone: prompts are the class's, a start is the class's, and the GPU is the chip's."""
-    only = line("qwen3_4b", decode_tok_s=8.0)
-    alone = of_table(folder, [{k: v for k, v in only.items() if k != "prefill_tok_s"}])
-    behind = of_table(
-        folder, [{k: v for k, v in only.items() if k != "prefill_tok_s"}], "--device", "snapdragon_8_gen_3"
-    )
-    assert [*alone["processors"]] == ["cpu"]
-    assert [*behind["processors"]] != ["cpu"]
-    assert seconds(behind, 1) == pytest.approx(1 / 8.0, rel=0.02) == seconds(alone, 1)
+@pytest.mark.parametrize(("one", "many"), [(1.0, 1.0), (1.5, 0.8)])
+def test_the_class_of_a_known_chip_is_scaled_to_few_rows(folder: Path, one: float, many: float) -> None:
+    """Of a phone that takes `one` times its class's time for a row and `many` times for a prompt."""
     chip = device_with_engine("snapdragon_8_gen_3", "public")
-    assert seconds(behind, 512) == pytest.approx(seconds(chip, 512), rel=0.1)
-    assert seconds(behind, 1, "qwen3_0_6b") > seconds(alone, 1, "qwen3_0_6b"), "a small model pays the start"
-    assert source(behind, "processors.cpu.efficiency.int8") == "assumed"
-    assert behind["processors"]["cpu"][HOLDS_KEY]["counts"] == [1]
+    speeds = {"decode_tok_s": 1 / seconds(chip, 1) / one, "prefill_tok_s": 256 / seconds(chip, 256) / many}
+    rows = [line("qwen3_4b", **speeds)] * 9
+    described = of_table(folder, rows, "--device", "snapdragon_8_gen_3")
+    assert seconds(described, 1, "qwen3_0_6b") == pytest.approx(
+        one * seconds(chip, 1, "qwen3_0_6b"), rel=0.03
+    )
+    assert seconds(described, 256) == pytest.approx(many * seconds(chip, 256), rel=0.05)
+    assert described["processors"].keys() >= {"cpu", "gpu", "npu"}, "those without rows are the chip's"
+    assert described["processors"]["cpu"][HOLDS_KEY]["counts"] == [1, 256]
+    assert "times as long by 9 generations" in described["processors"]["cpu"]["token"]["note"]
+    like_one, like_many = (seconds(drawn(described, draw), 30) for draw in range(2))
+    assert like_one == pytest.approx(seconds(described, 1), rel=0.3)
+    assert like_many == pytest.approx(seconds(described, 256), rel=0.3)
+
+
+def test_a_chip_s_class_gives_way_to_measured_prompts_of_two_models(folder: Path) -> None:
+    described = of_bench(folder, bench("cpu", MANY), options=["--device", "snapdragon_8_gen_3"])
+    assert seconds(described, 128) == pytest.approx(CPU.seconds(SHAPES["qwen3_4b"], 128), rel=0.02)
+    assert described["processors"].keys() >= {"cpu", "gpu", "npu"}
 
 
 # What a user states

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from math import ceil, log
 from typing import Any
 
 from repro.device.cost import Curve
@@ -21,6 +22,8 @@ WITHIN = 0.3
 """How far an assumed number may be off: by a factor from 1 / 1.3 to 1.3, log-uniform."""
 
 
+GRAIN = 1.1
+"""Ratio of the rows of neighbouring points by which a power of rows is drawn."""
 AS_FEWER, AS_MORE, STRAIGHT = range(3)
 """What a pass in a gap of rows takes: as the next measured smaller one, as the next larger, or between."""
 
@@ -82,20 +85,22 @@ def _multiply(described: dict[str, Any], path: str, by: float) -> None:
 
 def _bridge(table: Mapping[str, Any], fewer: int, more: int, end: int) -> None:
     """Let all passes between two counts of rows take as long as one of them."""
-    for entry in ("efficiency", "start"):
+    growth = float((table.get("start_exponent") or {"value": 0.0})["value"])
+    for entry, exponent in (("efficiency", 1.0), ("start", -growth)):  # as which power of rows time stays
         for fact in _curves(table.get(entry) or {}):
-            curve = Curve(tuple((float(x), float(y)) for x, y in fact["points"]))
+            points = fact.pop("points", None) or [[1, fact.pop("value")]]
+            curve = Curve(tuple((float(x), float(y)) for x, y in points))
             kept = {x: y for x, y in curve.points if not fewer < x < more}
             kept |= {float(rows): curve.at(rows) for rows in (fewer, more)}
-            like, rows = (fewer, more - 1) if end == AS_FEWER else (more, fewer + 1)
-            # a share of the peak in proportion to rows is the same time
-            kept[float(rows)] = kept[like] * (rows / like if entry == "efficiency" else 1.0)
+            like, first, last = (fewer, fewer, more - 1) if end == AS_FEWER else (more, fewer + 1, more)
+            between = {min(last, round(first * GRAIN**i)) for i in range(ceil(log(last / first, GRAIN)) + 1)}
+            kept |= {float(rows): kept[like] * (rows / like) ** exponent for rows in between}
             fact["points"] = [[x, kept[x]] for x in sorted(kept)]
 
 
 def _curves(part: Any) -> Iterator[dict[str, Any]]:
     if is_fact(part):
-        yield from [part] if "points" in part else []
+        yield part
     else:
         for inner in part.values():
             yield from _curves(inner)

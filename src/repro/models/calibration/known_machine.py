@@ -15,6 +15,10 @@ from repro.device.device_file import machine
 from repro.device.engines.engine_file import PUBLIC, chip_of, on_chip, public_engine, with_engine
 from repro.device.op import Op
 from repro.models.calibration.llama_bench_file import BenchRow
+from repro.models.calibration.sections import Section
+
+MANY_ROWS = 128
+"""Rows of a prompt for which classes give their rates."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,27 @@ class KnownMachine:
     def _machine(self) -> Machine:
         return machine(with_engine(self.device, self.engine))
 
-    def start(self, row: BenchRow, rows: int) -> float | None:
-        """Seconds of a pass in which its class does not work on weights; None if no class says."""
-        demands = self._demands(row, rows)
-        return sum(demand.launch for demand in demands) if demands else None
-
     def seconds(self, row: BenchRow, rows: int) -> float | None:
         """Seconds of a pass of a row's model under its class; None if no class says."""
         demands = self._demands(row, rows)
         return sum(demand.launch + demand.work for demand in demands) if demands else None
+
+    def scaled_class(self, processor: str, one: float, many: float, note: str) -> Section:
+        """The numbers of a processor's class for a machine that takes longer.
+
+        Args:
+            processor: one with a class.
+            one: how many times as long a pass over one row takes.
+            many: the same of a pass over `MANY_ROWS` or more.
+            note: why, which the changed numbers say.
+        """
+        table: Section = dict((self.engine or {})["processors"][processor])
+        share, token = table["bandwidth_share"], table["token"]
+        table["bandwidth_share"] = {**share, "value": min(1.0, _digits(share["value"] / one)), "note": note}
+        table["token"] = {**token, "value": _digits(token["value"] * one), "note": note}
+        table["efficiency"] = _scaled(table["efficiency"], 1 / one, 1 / many, note)
+        table["start"] = {name: _scaled(start, one, many, note) for name, start in table["start"].items()}
+        return table
 
     def _demands(self, row: BenchRow, rows: int) -> list[Demand]:
         """The layers, and the output projection of the last row; empty without a class or a shape."""
@@ -88,3 +104,18 @@ class KnownMachine:
                 ),
             )
         ]
+
+
+def _scaled(number: Section, one: float, many: float, note: str) -> Section:
+    """A number or a curve over rows, times a factor at one row and another at many."""
+    points = number.get("points") or [[1, number["value"]], [MANY_ROWS, number["value"]]]
+    factors = {rows: one if rows == 1 else many for rows, _ in points}
+    return {
+        **{key: entry for key, entry in number.items() if key != "value"},
+        "points": [[rows, _digits(value * factors[rows])] for rows, value in points],
+        "note": note,
+    }
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -2,8 +2,10 @@
 
 Owns what can be learned from rows of llama.cpp's `llama-bench` or of a table. Must not know files, nor what
 their fields mean (`llama_bench_file`, `rows_file`). The time of a pass is `start + seconds * weights`, by
-rows: with one model the start is that of a known class of engines, or assumed to be nothing. What rows cannot
+rows: with one model the start is assumed to be nothing. What rows cannot
 say (flash, memory, power, other precisions) is marked `assumed`, unless a known machine or the user says it.
+Where a class of engines is known and two models were not timed at three numbers of rows or more, the class
+stands, as many times slower as the rows are: that errs less than numbers of few rows (docs/emulator.md).
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from repro.models.calibration.sections import GIGA, Section, fact, shares, start
 
 ARITHMETICS = ("fp32", "fp16", "int8")
 ROW = 1
-PROMPT_ROWS = 512
-"""Rows of a prompt's pass, where no prompt was measured and a class says what one takes."""
+LEAST_COUNTS = 3
+"""Numbers of rows from which two models' passes say more than a class of engines that is scaled to them."""
+CLASS_WEIGHT = 0.25
+"""How many rows a class counts as: so much less than they say is it scaled."""
 UNCACHED_BYTES = 64e6
 """Bytes below which a model may lie in a cache, so that its passes say nothing of memory."""
 KERNELS = Kernels("int4")
@@ -47,12 +51,12 @@ class BenchFit:
         on: processor that computed.
         models: those used, by name.
         counts: numbers of rows that were measured, in every precision.
-        lone_precisions: precisions of which one model alone was timed, so that their start is no
-            measurement, with what it is.
-        by_class: what a class of engines says in place of a measurement, by precision.
+        lone_precisions: precisions of which one model alone was timed, so that their start is assumed.
         unmatched_models: models whose shape is not known here, by precision.
         errors: of the fit, predicted over measured less 1; without those of two models, which a start and a
             rate always meet.
+        class_numbers: those of a class of engines, scaled to the rows, in place of the parts; empty for none.
+        class_note: how they were scaled.
     """
 
     parts: Mapping[str, PartCost]
@@ -62,16 +66,16 @@ class BenchFit:
     on: str
     models: tuple[str, ...]
     counts: tuple[int, ...]
-    lone_precisions: Mapping[str, str]
-    by_class: Mapping[str, str]
+    lone_precisions: tuple[str, ...]
     unmatched_models: Mapping[str, tuple[str, ...]]
     errors: tuple[float, ...]
+    class_numbers: Section
+    class_note: str
 
     def doubt(self, arithmetic: str) -> str:
-        """What is no measurement in a precision's rates; "" for nothing."""
+        """What is assumed of a precision's models whose shape is not known; "" without any."""
         models = ", ".join(self.unmatched_models.get(arithmetic, ()))
-        shapeless = f"all weights in use of {models} count as layers" if models else ""
-        return "; ".join(filter(None, [shapeless, self.by_class.get(arithmetic, "")]))
+        return f"all weights in use of {models} count as layers" if models else ""
 
     def rate(self, arithmetic: str, note: str) -> Section:
         """The best rate of a precision as a fact, `assumed` where a model's shape is not known."""
@@ -117,7 +121,7 @@ def _fit_rows(rows: Sequence[BenchRow], threads: int | None, known: KnownMachine
     thread_count = threads if threads is not None else _fastest(rows)
     used_rows = [row for row in rows if row.threads == thread_count]
     fits = {
-        arithmetic: _fit_precision([row for row in used_rows if row.arithmetic == arithmetic], known)
+        arithmetic: _fit_precision([row for row in used_rows if row.arithmetic == arithmetic])
         for arithmetic in dict.fromkeys(row.arithmetic for row in used_rows)
     }
     common_counts = set.intersection(*(set(part.counts) for part in fits.values()))
@@ -129,11 +133,34 @@ def _fit_rows(rows: Sequence[BenchRow], threads: int | None, known: KnownMachine
         used_rows[0].on,
         tuple(dict.fromkeys(row.model for row in used_rows)),
         tuple(sorted(common_counts or {rows for part in fits.values() for rows in part.counts})),
-        {arithmetic: part.lone for arithmetic, part in fits.items() if part.lone},
-        {arithmetic: part.by_class for arithmetic, part in fits.items() if part.by_class},
+        tuple(arithmetic for arithmetic, part in fits.items() if part.lone),
         {arithmetic: names for arithmetic in fits if (names := _shapeless(used_rows, arithmetic))},
         tuple(error for part in fits.values() for error in part.errors),
+        *(
+            _class_numbers(used_rows, known)
+            if known and any(part.lone or len(part.counts) < LEAST_COUNTS for part in fits.values())
+            else ({}, "")
+        ),
     )
+
+
+def _class_numbers(rows: Sequence[BenchRow], known: KnownMachine) -> tuple[Section, str]:
+    """The numbers of a processor's class scaled to its rows, and how; nothing without a class or shapes."""
+    logs: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        class_seconds = sum(count * (known.seconds(row, n) or 0.0) for n, count in row.passes)
+        if class_seconds:
+            logs[row.rows == ROW].append(np.log(row.seconds / class_seconds))
+    if not any(logs.values()):
+        return {}, ""
+    one, many = (
+        float(np.exp(sum(logs[is_one]) / (len(logs[is_one]) + CLASS_WEIGHT))) for is_one in (True, False)
+    )
+    note = (
+        f"{known.class_name(rows[0].on)}, {one:.3g} times as long by {len(logs[True])} generations and "
+        f"{many:.3g} times by {len(logs[False])} prompts"
+    )
+    return known.scaled_class(rows[0].on, one, many, note), note
 
 
 @dataclass
@@ -144,23 +171,16 @@ class _PrecisionFit:
     counts: tuple[int, ...]
     generations: list[float] = field(default_factory=list)
     bandwidths: list[float] = field(default_factory=list)
-    lone: str = ""
-    by_class: str = ""
+    lone: bool = False
     errors: tuple[float, ...] = ()
 
 
-def _fit_precision(rows: Sequence[BenchRow], known: KnownMachine | None) -> _PrecisionFit:
+def _fit_precision(rows: Sequence[BenchRow]) -> _PrecisionFit:
     models: dict[tuple[str, float, float], list[BenchRow]] = {}
     for row in rows:
         models.setdefault((row.model, row.size, row.layers), []).append(row)
     passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
     counts = tuple(sorted({count for _, seconds in passes for count in seconds}))
-    missing_rows = ROW if ROW not in counts else PROMPT_ROWS if counts == (ROW,) else 0
-    by_class = ""
-    for test, seconds_by_rows in passes if known and missing_rows else ():
-        if known and (class_seconds := known.seconds(test, missing_rows)):
-            seconds_by_rows[missing_rows] = class_seconds
-            by_class = f"{missing_rows} rows by {known.class_name(test.on)}, its class"
     timings = [
         PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
         for test, seconds_by_rows in passes
@@ -171,8 +191,7 @@ def _fit_precision(rows: Sequence[BenchRow], known: KnownMachine | None) -> _Pre
         layers, _, layer_errors = fit_layers(timings)
         made = _PrecisionFit(layers[KERNELS], counts, errors=layer_errors if max(models_timed) > 2 else ())
     else:
-        made = _rates_alone(passes, counts, known)
-    made.by_class = by_class
+        made = _PrecisionFit(_rates_alone(timings), counts, lone=True)
     start = dict(made.cost.start).get(ROW, 0.0)
     for test, seconds_by_rows in passes:
         if test.read >= UNCACHED_BYTES and ROW in counts and (seconds := seconds_by_rows.get(ROW)):
@@ -221,24 +240,14 @@ def _largest_pass(test: BenchRow, smaller_passes: Mapping[int, float]) -> float:
     return float((test.seconds - other_seconds) / share)
 
 
-def _rates_alone(
-    passes: Sequence[tuple[BenchRow, Mapping[int, float]]],
-    counts: tuple[int, ...],
-    known: KnownMachine | None,
-) -> _PrecisionFit:
-    """Rates of the largest model at each number of rows, whose start is its class's or nothing."""
-    start_by_rows: dict[int, float] = {}
-    rate_by_rows: dict[int, float] = {}
-    note = "a pass's start is assumed to be nothing"
-    for test, seconds_by_rows in sorted(passes, key=lambda one: one[0].layers):
-        for rows, seconds in seconds_by_rows.items():
-            start = known.start(test, rows) if known else None
-            if known and start is not None:
-                note = f"a pass's start is that of {known.class_name(test.on)}, its class"
-            start_by_rows[rows] = min(start or 0.0, seconds / 2)
-            rate_by_rows[rows] = 2.0 * (rows * test.layers + test.head) / (seconds - start_by_rows[rows])
-    cost = PartCost(tuple(sorted(start_by_rows.items())), tuple(sorted(rate_by_rows.items())))
-    return _PrecisionFit(cost, counts, lone=note)
+def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
+    """Rates without a start, of the largest model at each number of rows."""
+    rate_by_rows = {
+        t.rows: 2.0 * (t.rows * t.weights + t.single) / t.seconds
+        for t in sorted(timings, key=lambda t: t.weights)
+    }
+    rates = tuple(sorted(rate_by_rows.items()))
+    return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
 
 
 @dataclass(frozen=True)
@@ -273,16 +282,16 @@ def bench_device(
     power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
     budget = fact(1.25 * size / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
     sheet = known.sheet if known else {}
-    others = {on: table for on, table in (sheet.get("processors") or {}).items() if on not in fits}
+    tables: Section = sheet.get("processors") or {}
     memories = {on: _bandwidths(bench, file, memory) for on, bench in fits.items()}
-    processors: Section = {
+    measured_tables: Section = {
         on: {
             "peak": _peaks(bench, file),
             "bandwidth": memories[on][0],
-            "watts": ((sheet.get("processors") or {}).get(on) or {}).get("watts")
-            or fact(3.0, "W", "assumed", power_note),
+            "watts": tables.get(on, {}).get("watts") or fact(3.0, "W", "assumed", power_note),
         }
         for on, bench in fits.items()
+        if not bench.class_numbers
     }
     chip_rate = max((rates[1] for rates in memories.values()), key=lambda rate: rate["value"])
     return {
@@ -290,7 +299,7 @@ def bench_device(
         "kind": "emulated",
         "main": next(iter(fits)),
         **({"soc": chip_name(known.device)} if known and chip_name(known.device) else {}),
-        "processors": processors | others,
+        "processors": {on: tables.get(on) for on in fits} | tables | measured_tables,
         "flash": sheet.get("flash")
         or {
             "bandwidth": fact(1.0, "GB/s", "assumed", "the file has no reads from disk"),
@@ -336,9 +345,7 @@ def _bandwidths(bench: BenchFit, file: str, memory: ChipMemory | None) -> tuple[
     chip_rate = fact(memory.bandwidth / GIGA, "GB/s", "assumed", memory.origin)
     if not bench.bandwidth:
         return chip_rate, chip_rate
-    without_start = (
-        bench.unmatched_models.keys() - bench.lone_precisions.keys()
-    )  # less a start that is assumed
+    without_start = bench.unmatched_models.keys() - {*bench.lone_precisions}  # less a start that is assumed
     kind = "assumed" if without_start else "measured"
     rate = min(bench.bandwidth, memory.bandwidth)
     return fact(rate / GIGA, "GB/s", kind, f"{read_note}, at most that of {memory.origin}"), chip_rate
@@ -362,12 +369,18 @@ def bench_engine(
 
 
 def _engine_of(bench: BenchFit, file: str) -> Section:
+    measured = {
+        **({"threads": fact(bench.threads, "")} if bench.threads else {}),
+        HOLDS_KEY: {"rows": [bench.counts[0], bench.counts[-1]], COUNTS_KEY: [*bench.counts]},
+    }
+    if bench.class_numbers:
+        return {**bench.class_numbers, **measured}
     start: Section = {}
     efficiency: Section = {}
     for arithmetic, part in bench.parts.items():
         doubt = bench.doubt(arithmetic)
-        note = bench.lone_precisions.get(arithmetic, "")
-        start_note = "; ".join(filter(None, [f"one model was timed: {note}" if note else "", doubt]))
+        note = "one model was timed, which cannot tell a start from a rate"
+        start_note = "; ".join(filter(None, [note if arithmetic in bench.lone_precisions else "", doubt]))
         start[arithmetic] = starts(part.start, _source(start_note), start_note)
         straight = PartCost(part.start, tuple(_straight_between(part.rate)))
         efficiency[arithmetic] = shares(straight, part.best, _source(doubt), doubt)
@@ -375,8 +388,7 @@ def _engine_of(bench: BenchFit, file: str) -> Section:
         "rate": {arithmetic: bench.rate(arithmetic, f"from {file}") for arithmetic in bench.parts},
         "efficiency": efficiency,
         "start": {"embed": start},
-        **({"threads": fact(bench.threads, "")} if bench.threads else {}),
-        HOLDS_KEY: {"rows": [bench.counts[0], bench.counts[-1]], COUNTS_KEY: [*bench.counts]},
+        **measured,
     }
 
 
@@ -400,14 +412,14 @@ def summary(fits: Mapping[str, BenchFit]) -> Iterator[str]:
         for arithmetic, part in bench.parts.items():
             rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
             yield f"{arithmetic}: {rates}"
-            if bench.by_class.get(arithmetic):
-                yield f"{arithmetic}: {bench.by_class[arithmetic]}"
         if bench.generation:
             yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"
         if bench.errors:
             yield f"worst error of the fit {max(map(abs, bench.errors)):.0%}"
-        for arithmetic, note in bench.lone_precisions.items():
-            yield f"one model in {arithmetic}: {note}"
+        if bench.class_note:
+            yield f"{bench.on}: {bench.class_note}"
+        elif bench.lone_precisions:
+            yield f"one model in {', '.join(bench.lone_precisions)}: a pass's start is assumed to be nothing"
         if names := dict.fromkeys(m for models in bench.unmatched_models.values() for m in models):
             yield (
                 f"no shape in conf/model/shape has the family and the parameters of {', '.join(names)}: all "
