@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
-from repro.experiments.guide import new_machine
+from repro.experiments.summaries import new_machine
 from repro.models.calibration.passes import PassTimer
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
 

@@ -223,7 +223,7 @@ class TestBuild:
             table_spec("table", section), [run("edgellm", 6, 1.0)], {}, [*said], outside_phases=said
         )
         assert lines(table)["edgellm", "speed"]["marks"] == marks
-        text = to_markdown(table, "")
+        text = to_markdown(page(table), [])
         assert " x " in text
         assert " x x" not in text
         assert ("were not measured" in text) == ("interpolated" in marks)

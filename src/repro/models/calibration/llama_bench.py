@@ -409,7 +409,7 @@ def summary(fits: Mapping[str, BenchFit]) -> Iterator[str]:
     for bench in fits.values():
         threads = f" with {bench.threads} threads" if bench.threads else ""
         yield f"{len(bench.models)} models{threads} on {bench.on}: {', '.join(bench.models)}"
-        for arithmetic, part in bench.parts.items():
+        for arithmetic, part in bench.parts.items() if not bench.class_note else ():
             rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
             yield f"{arithmetic}: {rates}"
         if bench.generation:
