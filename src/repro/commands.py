@@ -460,8 +460,10 @@ def calibrate(
 
     files = RowFiles(from_llama_bench or (), rows or (), threads, setting, active_parameters)
     if files.paths:
+        from repro.experiments.composing import load_components
         from repro.experiments.summaries.new_machine import answer_lines
 
+        load_components()
         made = write_of_rows(conf_folder(conf), name, device, files, StatedFacts(**stated), bandwidth)
         print(*answer_lines(*made), sep="\n")
         return

@@ -24,6 +24,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.draws import drawn
 from repro.device.engines.engine_file import device_with_engine, with_engine
 from repro.device.facts.holds import HOLDS_KEY, UNMEASURED, gaps, outside
+from repro.experiments.composing import load_components
 from repro.experiments.summaries import new_machine
 from repro.models.calibration.passes import PassTimer
 from repro.models.calibration.stated_facts import read_power_log
@@ -317,6 +318,7 @@ def test_what_the_validation_has_is_said_and_what_it_lacks_too(tmp_path: Path) -
 
 def test_the_fastest_method_is_open_where_rows_were_not_measured(folder: Path) -> None:
     """A cycle of Chain-SD is a pass over nine rows, which two sizes of prompt say nothing of."""
+    load_components()
     few, many = (
         new_machine.fastest_method(of_bench(folder, bench("cpu", rows))) for rows in ((16, 512), MANY)
     )

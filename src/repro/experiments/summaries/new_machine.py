@@ -19,7 +19,6 @@ from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.draws import chance, drawn
 from repro.device.engines.engine_file import with_engine
-from repro.experiments.composing import load_components
 from repro.methods.base import Method, Request
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import KnownStep, Logits, Network, NoNetwork, Step
@@ -82,12 +81,12 @@ def _ends(values: Sequence[float]) -> str:
 def fastest_method(described: Mapping[str, Any]) -> str:
     """Which method decodes fastest in memory on a machine, and against which that is open.
 
-    The machine as it is decides; an order is open if any of its drawn machines turns it.
+    The machine as it is decides; an order is open if any of its drawn machines turns it. Components are
+    registered before (`composing.load_components`).
 
     Args:
         described: a device file with an engine's numbers over it.
     """
-    load_components()
     arithmetic = next(name for name in FORMATS if name in described["processors"][described["main"]]["peak"])
     machines = [described, *(drawn(described, draw) for draw in range(MACHINE_DRAWS))]
     answers = []
