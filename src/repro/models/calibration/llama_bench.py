@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import exp, log
 from statistics import median
 
 import numpy as np
@@ -148,14 +149,14 @@ def _class_numbers(rows: Sequence[BenchRow], known: KnownMachine) -> tuple[Secti
     """The numbers of a processor's class scaled to its rows, and how; nothing without a class or shapes."""
     logs: dict[bool, list[float]] = {True: [], False: []}
     for row in rows:
-        class_seconds = sum(count * (known.seconds(row, n) or 0.0) for n, count in row.passes)
+        class_seconds = sum(
+            pass_count * (known.seconds(row, row_count) or 0.0) for row_count, pass_count in row.passes
+        )
         if class_seconds:
-            logs[row.rows == ROW].append(np.log(row.seconds / class_seconds))
+            logs[row.rows == ROW].append(log(row.seconds / class_seconds))
     if not any(logs.values()):
         return {}, ""
-    one, many = (
-        float(np.exp(sum(logs[is_one]) / (len(logs[is_one]) + CLASS_WEIGHT))) for is_one in (True, False)
-    )
+    one, many = (exp(sum(logs[is_one]) / (len(logs[is_one]) + CLASS_WEIGHT)) for is_one in (True, False))
     note = (
         f"{known.class_name(rows[0].on)}, {one:.3g} times as long by {len(logs[True])} generations and "
         f"{many:.3g} times by {len(logs[False])} prompts"
@@ -182,9 +183,9 @@ def _fit_precision(rows: Sequence[BenchRow]) -> _PrecisionFit:
     passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
     counts = tuple(sorted({count for _, seconds in passes for count in seconds}))
     timings = [
-        PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
+        PartTiming(KERNELS, LAYER, test.layers, 0.0, row_count, 0, seconds, test.head)
         for test, seconds_by_rows in passes
-        for rows, seconds in seconds_by_rows.items()
+        for row_count, seconds in seconds_by_rows.items()
     ]
     models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
     if min(models_timed) > 1:
@@ -210,16 +211,21 @@ def _fastest(rows: Sequence[BenchRow]) -> int:
     generation_rows = [row for row in rows if row.rows == ROW] or list(rows)
     largest_size = max(row.size for row in generation_rows)
     tests = [row for row in generation_rows if row.size == largest_size]
-    return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
+    return min(
+        tests,
+        key=lambda row: row.seconds / sum(row_count * pass_count for row_count, pass_count in row.passes),
+    ).threads
 
 
 def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
-    for rows in sorted({test.rows for test in tests}):
-        row_tests = [test for test in tests if test.rows == rows]
-        context = min(test.context for test in row_tests)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in row_tests if test.context == context)
+    for row_count in sorted({test.rows for test in tests}):
+        row_tests = [test for test in tests if test.rows == row_count]
+        context_length = min(test.context for test in row_tests)
+        seconds[row_count] = median(
+            _largest_pass(test, seconds) for test in row_tests if test.context == context_length
+        )
     return seconds
 
 
@@ -247,7 +253,7 @@ def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
         for t in sorted(timings, key=lambda t: t.weights)
     }
     rates = tuple(sorted(rate_by_rows.items()))
-    return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
+    return PartCost(tuple((row_count, 0.0) for row_count, _ in rates), rates)
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ class ChipMemory:
 def bench_device(
     name: str,
     fits: Mapping[str, BenchFit],
-    size: float,
+    largest_bytes: float,
     file: str,
     known: KnownMachine | None = None,
     memory: ChipMemory | None = None,
@@ -271,7 +277,7 @@ def bench_device(
     Args:
         name: of the machine.
         fits: what was measured, by processor.
-        size: bytes of the largest model that ran.
+        largest_bytes: bytes of the largest model that ran.
         file: the names of the files with the rows.
         known: a machine whose facts stand where nothing was measured.
         memory: what is known of the machine's memory beside the rows.
@@ -280,7 +286,9 @@ def bench_device(
         InputError: a fit is above what memory gives, or nothing says what memory gives.
     """
     power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
-    budget = fact(1.25 * size / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
+    budget = fact(
+        1.25 * largest_bytes / GIGA, "GB", "assumed", "a quarter more than the largest model that ran"
+    )
     sheet = known.sheet if known else {}
     tables: Section = sheet.get("processors") or {}
     memories = {on: _bandwidths(bench, file, memory) for on, bench in fits.items()}
@@ -410,7 +418,7 @@ def summary(fits: Mapping[str, BenchFit]) -> Iterator[str]:
         threads = f" with {bench.threads} threads" if bench.threads else ""
         yield f"{len(bench.models)} models{threads} on {bench.on}: {', '.join(bench.models)}"
         for arithmetic, part in bench.parts.items() if not bench.class_note else ():
-            rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
+            rates = ", ".join(f"{row_count} rows {rate / 1e9:.3g} GFLOP/s" for row_count, rate in part.rate)
             yield f"{arithmetic}: {rates}"
         if bench.generation:
             yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"
