@@ -197,6 +197,21 @@ def test_a_table_s_rows_are_met_on_each_processor(folder: Path) -> None:
     assert "threads" not in described["processors"]["gpu"]
 
 
+def test_a_model_whose_shape_is_not_known_has_parameters_and_bits(folder: Path) -> None:
+    changed = {
+        "shape": "",
+        "quant": "",
+        "parameters": 4e9,
+        "bits": 4.5,
+        "prefill_tok_s": "",
+        "decode_tok_s": 8,
+    }
+    described = of_table(folder, [line("qwen3_4b", **changed)])
+    bandwidth = described["processors"]["cpu"]["bandwidth"]
+    assert bandwidth["value"] == pytest.approx(4 * 4.5 / 8 * 8)
+    assert source(described, "processors.cpu.peak.int8") == "assumed"
+
+
 @pytest.mark.parametrize(("one", "many"), [(1.0, 1.0), (1.5, 0.8)])
 def test_the_class_of_a_known_chip_is_scaled_to_few_rows(folder: Path, one: float, many: float) -> None:
     """Of a phone that takes `one` times its class's time for a row and `many` times for a prompt."""
