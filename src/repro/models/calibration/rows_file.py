@@ -5,12 +5,11 @@ Owns what its columns mean, which are those of `conf/reference/phones.csv`. Must
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.reading import MB, read_bytes
+from repro.core.reading import csv_reader
 from repro.core.registry import require_choice
 from repro.device.op import PROCESSORS
 from repro.models.calibration.llama_bench_file import BenchRow
@@ -39,14 +38,12 @@ def read_rows(path: Path, choices: Sequence[str] = ()) -> list[Line]:
         InputError: no such file, an unknown or missing column, or no line is left.
     """
     try:
-        reader = csv.DictReader(read_bytes(path, 16 * MB).decode("utf-8-sig").splitlines())
-        columns = [name.strip() for name in reader.fieldnames or ()]
-        reader.fieldnames = columns
-        lines = [{name: (value or "").strip() for name, value in line.items() if name} for line in reader]
+        with csv_reader(path) as reader:
+            columns = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            lines = [{name: (line[name] or "").strip() for name in columns} for line in reader]
     except OSError as error:
         raise InputError(f"--rows {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"--rows {path} is no CSV in UTF-8 ({error})") from None
     for name in columns:
         require_choice(f"column of {path}", name, (*COLUMNS, *OTHER_COLUMNS))
     for names in (

@@ -5,7 +5,6 @@ Owns the reading of power logs. Must not know what is measured of speed.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from annotated_types import Interval
 
 from repro.core.errors import InputError
-from repro.core.reading import MB, read_bytes
+from repro.core.reading import csv_reader
 from repro.core.registry import require_choice
 from repro.core.typed import require
 from repro.models.calibration.sections import Section, fact
@@ -134,8 +133,9 @@ def read_power_log(path: Path) -> _Power:
             is not a fifth above the 5th.
     """
     try:
-        lines = list(csv.DictReader(read_bytes(path, 16 * MB).decode("utf-8-sig").splitlines()))
-        seconds, watts = np.array([[float(line[name]) for name in ("seconds", "watts")] for line in lines]).T
+        with csv_reader(path) as reader:
+            readings = np.array([[float(line[name]) for name in ("seconds", "watts")] for line in reader])
+        seconds, watts = readings.T
     except OSError as error:
         raise InputError(f"--watts {path}: neither a number nor a file ({error.strerror or error})") from None
     except (KeyError, ValueError, TypeError):
@@ -144,13 +144,13 @@ def read_power_log(path: Path) -> _Power:
         ) from None
     if len(seconds) < 2 or not np.all(np.diff(seconds) > 0) or not np.all((watts > 0) & (watts < 1e5)):
         raise InputError(f"--watts {path}: seconds must rise, and watts must be above 0")
-    readings = np.interp(np.linspace(seconds[0], seconds[-1], 1000), seconds, watts)
-    low, high = np.percentile(readings, (5, 95))
+    even_watts = np.interp(np.linspace(seconds[0], seconds[-1], 1000), seconds, watts)
+    low, high = np.percentile(even_watts, (5, 95))
     if high < LEAST_CONTRAST * low:
         raise InputError(
             f"--watts {path}: all readings are between {low:.4g} and {high:.4g} W, so that work and rest are "
             "not told apart; give a log with both, or both as --watts and --watts-idle"
         )
     border = (low + high) / 2
-    busy, idle = np.median(readings[readings > border]), np.median(readings[readings <= border])
+    busy, idle = np.median(even_watts[even_watts > border]), np.median(even_watts[even_watts <= border])
     return _Power(float(busy), float(idle), path.name)
