@@ -398,20 +398,33 @@ def fetch(
     argument("--conf", type=Path, help="folder with device/ and engine/; the checkout's conf, or ./conf"),
     argument("--quick", action="store_true", help="seconds, for a look; rates are too high"),
     argument("--busy", action="store_true", help="measure although the machine is busy"),
-    argument("--device", help="what is measured, cpu or cuda; of a file: one of conf/device with its memory"),
-    argument("--scratch", type=Path, help="folder on the disk to measure"),
-    argument("--from-llama-bench", type=Path, metavar="FILE.json", help="measure nothing here"),
-    argument("--threads", type=int, help="of the file: whose tests are used (those of the fastest)"),
     argument(
-        *("--setting",), action="append", default=[], metavar="FIELD=VALUE", help="of the file: whose tests"
+        "--device", help="what is measured, cpu or cuda; of rows: one of conf/device that stands behind"
+    ),
+    argument("--scratch", type=Path, help="folder on the disk to measure"),
+    argument("--from-llama-bench", type=Path, nargs="+", metavar="FILE.json", help="measure nothing here"),
+    argument("--rows", type=Path, nargs="+", metavar="FILE.csv", help="measure nothing here"),
+    argument("--threads", type=int, help="of rows: whose are used (those of the fastest)"),
+    argument(
+        *("--setting",), action="append", default=[], metavar="FIELD=VALUE", help="of rows: which are used"
     ),
     argument(
         *("--active-parameters",),
         type=float,
         metavar="N",
-        help="of the file: that a token uses of a mixture of experts",
+        help="of rows: that a token uses of a mixture of experts",
     ),
-    argument("--bandwidth", type=float, metavar="GB/S", help="of the file: that the chip's memory gives"),
+    argument("--bandwidth", type=float, metavar="GB/S", help="of rows: that the chip's memory gives"),
+    argument("--memory", type=float, metavar="GB", help="of rows: the machine's memory"),
+    argument("--flash", type=float, metavar="GB/S", help="of rows: what reads from flash get"),
+    argument(
+        *("--watts",),
+        nargs="+",
+        default=[],
+        metavar="[PROCESSOR=]W",
+        help="of rows: of the whole machine at work, or a CSV log with seconds and watts",
+    ),
+    argument("--watts-idle", type=float, metavar="W", help="of rows: of the whole machine at rest"),
 )
 def calibrate(
     name: str | None,
@@ -420,8 +433,13 @@ def calibrate(
     busy: bool,
     device: str | None,
     scratch: Path | None,
-    from_llama_bench: Path | None,
-    **of_file: Any,
+    from_llama_bench: Sequence[Path] | None,
+    rows: Sequence[Path] | None,
+    threads: int | None,
+    setting: Sequence[str],
+    active_parameters: float | None,
+    bandwidth: float | None,
+    **stated: Any,
 ) -> None:
     """Measure this machine and write a device file and an engine file, so that it can be emulated.
 
@@ -429,18 +447,33 @@ def calibrate(
     repro calibrate --name "My board" --conf FOLDER   FOLDER/device/my_board.yaml, and its engine
     repro calibrate --quick         seconds, for a look: caches are not emptied
     repro calibrate --device cuda   the GPU in place of the CPU
-    repro calibrate --from-llama-bench FILE.json   any machine, from what llama-bench -o json wrote
+    repro calibrate --from-llama-bench CPU.json GPU.json   any machine, from what llama-bench -o json wrote
+    repro calibrate --rows FILE.csv   any machine, from a table with columns of conf/reference/phones.csv
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
+        --memory 16 --flash 3.5 --watts LOG.csv (or cpu=4.2 gpu=3.1 --watts-idle 1.1)
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
     docs/emulator.md explains the figures.
     """
-    from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
+    from repro.models.calibration.calibrated_files import (
+        RowFiles,
+        conf_folder,
+        write_of_rows,
+        write_of_this_machine,
+    )
+    from repro.models.calibration.stated_facts import StatedFacts
 
-    if from_llama_bench:
-        write_of_file(conf_folder(conf), name, device, from_llama_bench, **of_file)
+    files = RowFiles(from_llama_bench or (), rows or (), threads, setting, active_parameters)
+    if files.paths:
+        from repro.experiments.composing import load_components
+        from repro.experiments.summaries.new_machine import answer_lines
+
+        load_components()
+        made = write_of_rows(conf_folder(conf), name, device, files, StatedFacts(**stated), bandwidth)
+        print(*answer_lines(*made), sep="\n")
         return
-    for option, value in of_file.items():
+    of_rows = {"threads": threads, "setting": setting, "active_parameters": active_parameters}
+    for option, value in {**of_rows, "bandwidth": bandwidth, **stated}.items():
         if value not in (None, []):
-            raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench")
+            raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench or --rows")
     write_of_this_machine(conf_folder(conf), name, device or "cpu", quick, busy, scratch)
