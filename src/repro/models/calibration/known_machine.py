@@ -91,6 +91,7 @@ class KnownMachine:
                     flops=2.0 * rows * row.layers,
                     bytes=row.read - head_bytes,
                     precision=row.arithmetic,
+                    format=row.format,
                     launches=row.blocks,
                 ),
                 Op(
@@ -100,6 +101,7 @@ class KnownMachine:
                     flops=2.0 * row.head,
                     bytes=head_bytes,
                     precision=row.arithmetic,
+                    format=row.format,
                     decoder=row.on,
                 ),
             )

@@ -75,6 +75,10 @@ PARTIAL_FAMILIES = {
 """Models of which a pass of one row reads a part: mixtures of experts, and Gemma 3n with its tables."""
 
 
+LLAMA_FORMAT = re.compile(r"\b(iq1_s|q[2-8]_(?:0|1|k))", re.IGNORECASE)
+"""A format in a model's name: `llama 1B Q4_K - Medium`."""
+
+
 @dataclass(frozen=True)
 class BenchRow:
     """One test of a file.
@@ -111,6 +115,13 @@ class BenchRow:
     def rows(self) -> int:
         """Rows of its largest pass."""
         return self.passes[0][0]
+
+    @property
+    def format(self) -> str:
+        """Storage format of its weights, of llama.cpp's; "" for another."""
+        match = LLAMA_FORMAT.search(self.model)
+        name = match[0].lower() if match else ""
+        return f"{name}_m" if name in ("q3_k", "q4_k", "q5_k") else name
 
 
 def read_tests(path: Path) -> list[Test]:
