@@ -96,6 +96,7 @@ class BenchRow:
         threads: CPU threads; 0 if not known.
         on: processor that computed.
         blocks: layers of the model; 0 if its shape is not known.
+        format: storage format of its weights; "" if not known.
     """
 
     model: str
@@ -110,18 +111,19 @@ class BenchRow:
     threads: int
     on: str
     blocks: int = 0
+    format: str = ""
 
     @property
     def rows(self) -> int:
         """Rows of its largest pass."""
         return self.passes[0][0]
 
-    @property
-    def format(self) -> str:
-        """Storage format of its weights, of llama.cpp's; "" for another."""
-        match = LLAMA_FORMAT.search(self.model)
-        name = match[0].lower() if match else ""
-        return f"{name}_m" if name in ("q3_k", "q4_k", "q5_k") else name
+
+def llama_format(model: str) -> str:
+    """The storage format in a model's name, as llama-bench prints it; "" for none."""
+    match = LLAMA_FORMAT.search(model)
+    name = match[0].lower() if match else ""
+    return f"{name}_m" if name in ("q3_k", "q4_k", "q5_k") else name
 
 
 def read_tests(path: Path) -> list[Test]:
@@ -356,6 +358,7 @@ def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> Bench
         threads=int(_number(test, "n_threads")),
         on=_processor(test, passes[0][0], shape.layers + 1 if shape else ALL_LAYERS),
         blocks=shape.layers if shape else 0,
+        format=llama_format(str(test["model_type"])),
     )
 
 

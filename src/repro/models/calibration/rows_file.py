@@ -126,6 +126,7 @@ def _rows_of(line: Line, shapes: Mapping[str, Shape]) -> Iterator[BenchRow]:
             threads=int(_number(line, "threads")) if processor == "cpu" else 0,
             on=processor,
             blocks=shape.layers if shape else 0,
+            format=stored.format,
         )
 
 
