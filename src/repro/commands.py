@@ -407,6 +407,9 @@ def fetch(
         help="of the file: that a token uses of a mixture of experts",
     ),
     argument("--bandwidth", type=float, metavar="GB/S", help="of the file: that the chip's memory gives"),
+    argument("--from-json", type=Path, metavar="FILE.json", help="measure nothing here: a board's file"),
+    argument("--ssh", metavar="HOST", help="measure that board, which needs python3 and numpy"),
+    argument("--minutes", type=float, help="of --ssh: how long it may take (5)"),
 )
 def calibrate(
     name: str | None,
@@ -416,6 +419,9 @@ def calibrate(
     device: str | None,
     scratch: Path | None,
     from_llama_bench: Path | None,
+    from_json: Path | None,
+    ssh: str | None,
+    minutes: float | None,
     **of_file: Any,
 ) -> None:
     """Measure this machine and write a device file and an engine file, so that it can be emulated.
@@ -426,12 +432,24 @@ def calibrate(
     repro calibrate --device cuda   the GPU in place of the CPU
     repro calibrate --from-llama-bench FILE.json   any machine, from what llama-bench -o json wrote
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
+    repro calibrate --ssh user@board   a board with python3 and numpy, by the program of the next line
+    repro calibrate --from-json board.json   a board on which board_calibrator.py wrote this file
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
     docs/emulator.md explains the figures.
     """
     from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
 
+    if from_json or ssh is not None:
+        from repro.models.calibration.board_files import board_text, write_of_board
+
+        threads = of_file.pop("threads")
+        others = {"quick": quick, "device": device, "from-llama-bench": from_llama_bench, **of_file}
+        text, where = board_text(from_json, ssh, minutes, threads, busy, scratch, others)
+        write_of_board(conf_folder(conf), name, text, where)
+        return
+    if minutes is not None:
+        raise InputError("--minutes goes with --ssh")
     if from_llama_bench:
         write_of_file(conf_folder(conf), name, device, from_llama_bench, **of_file)
         return
