@@ -9,6 +9,7 @@ import yaml
 from repro.commands import VERBS
 from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
+from repro.device.energy import open_meter
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
 from repro.device.probing import measure, quiet
@@ -36,6 +37,7 @@ def test_slow_calls_do_not_raise_the_time_of_a_call() -> None:
 def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
     package = tmp_path / "intel-rapl:0"
     package.mkdir()
+    (package / "name").write_text("package-0\n", encoding="utf-8")
     (package / "max_energy_range_uj").write_text("999999\n", encoding="utf-8")
     (package / "energy_uj").write_text("900000\n", encoding="utf-8")
 
@@ -44,8 +46,8 @@ def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
         (package / "energy_uj").write_text("400000\n", encoding="utf-8")
 
     # 0.5 J in a little over 0.05 s, over the end of the counter.
-    assert measure.watts(0.01, work, tmp_path) == pytest.approx(10.0, rel=0.2)
-    assert measure.watts(0.01, work, tmp_path / "nowhere") is None
+    assert measure.watts(0.01, work, open_meter(powercap=tmp_path)) == pytest.approx(10.0, rel=0.2)
+    assert measure.watts(0.01, work, open_meter(powercap=tmp_path / "nowhere")) is None
 
 
 # The self-test

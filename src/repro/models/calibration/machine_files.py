@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.device.clock import WallClock
+from repro.device.energy import open_meter
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
 from repro.device.probing import measure
@@ -28,7 +29,7 @@ from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.calibration.sections import GIGA, Section, best_rates, curve, engine_of_costs, fact
-from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream, cuda_uuid
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
@@ -276,16 +277,18 @@ def memory_of(processor: str) -> float:
 
 
 def power_facts(processor: str, seconds: float) -> tuple[Section, Section]:
-    """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
-    matrix = torch.rand(1024, 1024)
+    """Idle power, and power above idle when computing; only some machines have counters."""
+    device = torch.device("cuda" if processor == GPU else "cpu")
+    matrix, wait_for_device = torch.rand(1024, 1024, device=device), _waiting(device)
+    meter = open_meter(cuda_uuid() if processor == GPU else "")
     pause, clock = 5 * seconds, WallClock()
-    idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
-    busy_w = measure.watts(pause, lambda: matrix @ matrix)
-    if idle_w is None or busy_w is None or processor == GPU:
+    idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause), meter)
+    busy_w = measure.watts(pause, lambda: (matrix @ matrix, wait_for_device()), meter)
+    if idle_w is None or busy_w is None:
         say("power: no counter can be read; idle power and watts are assumed")
         return assumed_power(200.0 if processor == GPU else CORE_WATTS * torch.get_num_threads())
     say(f"power: {idle_w:.1f} W idle, {busy_w:.1f} W computing")
-    note = "RAPL, the processor packages alone"
+    note = meter.sentence
     return fact(idle_w, "W", note=note), fact(max(0.0, busy_w - idle_w), "W", note=f"{note}, above idle")
 
 
