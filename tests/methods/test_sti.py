@@ -10,7 +10,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, plan, stored_bits
-from repro.methods.sti.sharded_model import CONTEXT, pace
+from repro.methods.sti.sharded_model import CONTEXT_LENGTH, pace
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
@@ -92,7 +92,7 @@ def test_where_shards_cannot_be(project: Project) -> None:
 def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
     """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
     session = Session(Engine("target", device, MODEL_COST, NoNetwork(), placement, loads=found))
-    text = Prefix.of([0] * CONTEXT)
+    text = Prefix.of([0] * CONTEXT_LENGTH)
 
     async def run() -> None:
         await session.forward([text])

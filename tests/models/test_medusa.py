@@ -234,7 +234,7 @@ def test_billed_heads_have_the_public_heads_parameters() -> None:
 
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:
-    lineage, prompt = MedusaLineage(3, heads=2), Prefix.of((1, 2, 3))
+    lineage, prompt = MedusaLineage(3, head_count=2), Prefix.of((1, 2, 3))
     assert lineage.root_and_head(prompt.then(4)) == (prompt, 0)
     assert lineage.root_and_head(prompt.extend((4, 5))) == (prompt, 1)
     assert lineage.root_and_head(prompt) == (prompt.parent, 0)

@@ -104,7 +104,7 @@ def _ours(found: Sequence[MeasuredGroup], pace: float, bandwidth: float) -> Iter
     latency, disk = costs.reads or (0.0, min([pace, median(disks)] if disks else [pace]))
     device = device_of(costs, disk, bandwidth, latency)
     for one in found:
-        engine = engine_of_costs("repro here", costs, packed=one.kernels.packed)
+        engine = engine_of_costs("repro here", costs, is_packed=one.kernels.packed)
         config = config_of(one.group)
         cost = cost_of(config, one.group.dtype)
         yield from _compared(one, device, engine, cost)
@@ -158,7 +158,7 @@ def _compared(
     cells, is_streamed = one.cells(), one.group.streamed
     contexts = sorted({cell.context for cell in cells})
     machines = [machine(with_engine(device, used)) for used in (engine, None)]
-    timers = [PassTimer(EmulatedDevice(m), cost, contexts, streamed=is_streamed) for m in machines]
+    timers = [PassTimer(EmulatedDevice(m), cost, contexts, is_streamed=is_streamed) for m in machines]
     for cell in cells:
         predicted, roofline = (t.time(cell.rows, cell.context, cell.last_only).seconds for t in timers)
         measured, null = (one.arm(cell, arm) for arm in ARMS)
