@@ -234,6 +234,7 @@ def test_the_command_writes_its_files_and_goes_on_where_it_was(bench: list[str],
     [
         (["--models", "smolm"], "smollm2_135m_instruct"),
         (["--rounds", "0"], "--rounds is 0"),
+        (["--engines", LLAMA_CPP, "--models", MODELS[0]], "predicted from those of two others"),
         (["--threads", "-1"], "--threads is -1"),
     ],
 )

@@ -32,6 +32,8 @@ from workshop.validation.this_machine.picture import draw
 from workshop.validation.this_machine.predicting import best_bandwidth, predictions
 
 NAME = "this_machine"
+LEAST_PEERS = 3
+"""Models of llama.cpp, of which two predict the third."""
 
 
 def say(text: str) -> None:
@@ -78,6 +80,11 @@ def _run(options: argparse.Namespace) -> int:
             raise InputError(f"--{name} is {getattr(options, name)}; it must be above 0")
     if options.threads < 0:
         raise InputError(f"--threads is {options.threads}; it must be 0 or more")
+    if LLAMA_CPP in options.engines and len(set(options.models)) < LEAST_PEERS:
+        raise InputError(
+            f"llama.cpp's passes of a model are predicted from those of two others, and --models names "
+            f"{', '.join(options.models)}; name {LEAST_PEERS} models, or choose --engines ours"
+        )
     if LLAMA_CPP in options.engines and not is_installed():
         raise InputError("llama.cpp is not installed: pip install -e '.[llama]', or choose --engines ours")
     chosen = groups(options.engines, options.models, options.dtypes)
