@@ -15,10 +15,7 @@ from torch import Tensor
 
 from repro.methods.ghidorah.division import RealDivision, attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
-from repro.methods.ghidorah.tensor_parallel import (
-    DividedDecoder,
-    divided_linears,
-)
+from repro.methods.ghidorah.tensor_parallel import DividedDecoder, divided_linears
 from repro.methods.ghidorah.tree_kernels import TreePattern
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine

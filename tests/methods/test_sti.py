@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from repro.core.errors import InputError
@@ -18,22 +16,11 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
 from tiny import MODEL_COST, toy
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 STI = ("method=sti", "method.preload=0", "max_tokens=24", "format=computed", "engine=own")
 LAYERS, LAYER_BYTES = 2, 4 * (4 * 64 * 64 + 3 * 64 * 96)
 """Of the tiny project's target, in fp32."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
-    return shared.apart(tmp_path)
 
 
 def number(record: Record, name: str) -> float:
