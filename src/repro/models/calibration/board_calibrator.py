@@ -222,8 +222,8 @@ class DecoderProbe:
 
     def time(self, rows: int, context: int) -> tuple[float, float]:
         """Seconds of a layer, the mean over all, and of the output projection, of one pass."""
-        x, kernels, start = self.x[:rows], self.kernels, perf_counter()
-        mask = self._mask(rows, context)
+        x, kernels, mask = self.x[:rows], self.kernels, self._mask(rows, context)
+        start = perf_counter()
         for layer, cache in zip(self.layers, self.caches):
             x = x + self._attention(kernels.normalize(x), layer, cache, context, mask)
             gate_and_up = kernels.linear(kernels.normalize(x), layer["up"])
