@@ -425,6 +425,9 @@ def fetch(
         help="of rows: of the whole machine at work, or a CSV log with seconds and watts",
     ),
     argument("--watts-idle", type=float, metavar="W", help="of rows: of the whole machine at rest"),
+    argument("--from-json", type=Path, metavar="FILE.json", help="measure nothing here: a board's file"),
+    argument("--ssh", metavar="HOST", help="measure that board, which needs python3 and numpy"),
+    argument("--minutes", type=float, help="of --ssh: how long it may take (5)"),
 )
 def calibrate(
     name: str | None,
@@ -435,6 +438,9 @@ def calibrate(
     scratch: Path | None,
     from_llama_bench: Sequence[Path] | None,
     rows: Sequence[Path] | None,
+    from_json: Path | None,
+    ssh: str | None,
+    minutes: float | None,
     threads: int | None,
     setting: Sequence[str],
     active_parameters: float | None,
@@ -451,6 +457,8 @@ def calibrate(
     repro calibrate --rows FILE.csv   any machine, from a table with columns of conf/reference/phones.csv
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
         --memory 16 --flash 3.5 --watts LOG.csv (or cpu=4.2 gpu=3.1 --watts-idle 1.1)
+    repro calibrate --ssh user@board   a board with python3 and numpy, by the program of the next line
+    repro calibrate --from-json board.json   a board on which board_calibrator.py wrote this file
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
     docs/emulator.md explains the figures.
@@ -463,6 +471,21 @@ def calibrate(
     )
     from repro.models.calibration.stated_facts import StatedFacts
 
+    of_rows = {
+        "setting": setting,
+        "active_parameters": active_parameters,
+        "bandwidth": bandwidth,
+        **stated,
+    }
+    if from_json or ssh is not None:
+        from repro.models.calibration.board_files import board_text, write_of_board
+
+        others = {"from-llama-bench": from_llama_bench, "rows": rows, "quick": quick, "device": device, **of_rows}
+        text, where = board_text(from_json, ssh, minutes, threads, busy, scratch, others)
+        write_of_board(conf_folder(conf), name, text, where)
+        return
+    if minutes is not None:
+        raise InputError("--minutes goes with --ssh")
     files = RowFiles(from_llama_bench or (), rows or (), threads, setting, active_parameters)
     if files.paths:
         from repro.experiments.composing import load_components
@@ -472,8 +495,7 @@ def calibrate(
         made = write_of_rows(conf_folder(conf), name, device, files, StatedFacts(**stated), bandwidth)
         print(*answer_lines(*made), sep="\n")
         return
-    of_rows = {"threads": threads, "setting": setting, "active_parameters": active_parameters}
-    for option, value in {**of_rows, "bandwidth": bandwidth, **stated}.items():
+    for option, value in {**of_rows, "threads": threads}.items():
         if value not in (None, []):
             raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench or --rows")
     write_of_this_machine(conf_folder(conf), name, device or "cpu", quick, busy, scratch)

@@ -294,6 +294,8 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
         yield f"{start} ops ran on {substitute}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
+        if device.meter.counters or device.machine.idle_watts is None:
+            yield device.meter.sentence
     width = values.get("verification_width")
     has_drafts = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
     if has_drafts and values.get("acceptance_length") == 1.0:
