@@ -43,13 +43,16 @@ WORD_SETTINGS = {
 
 
 DEVICE_KEYS = (
-    *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
+    *("name", "product", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
     *("engine", "engines", "public", "format"),
     *(*FACT_SECTIONS, *WORD_SETTINGS),
 )
 """What a device file may say."""
 
-TEXT_KEYS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORD_SETTINGS)
+TEXT_KEYS = (
+    *("name", "product", "kind", "main", "verifies", "soc", "chip", "format", "note"),
+    *WORD_SETTINGS,
+)
 
 
 @dataclass(frozen=True)

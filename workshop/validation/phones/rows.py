@@ -16,6 +16,7 @@ from math import ceil
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
+from repro.models.costs.public_models import public_models
 from workshop.validation.phones.class_specification import class_specification
 
 FIT, PREDICT, DEFAULTS = "fit", "predict", "defaults"
@@ -36,7 +37,7 @@ class PhoneRow:
         processor: `cpu`, `gpu` or `npu`.
         threads: CPU threads; 0 if not stated.
         model: the model's printed name.
-        shape: key of `conf/reference/phone_models.csv`.
+        shape: name of a model of `conf/model/models.csv`.
         bits: bits of a stored weight, scales included.
         half: whether 4-bit weights meet fp16 activations (printed `w4`).
         prompt: prompt tokens; 0 if not stated.
@@ -124,15 +125,8 @@ def _row(given: Mapping[str, str]) -> PhoneRow:
 
 @cache
 def shapes() -> dict[str, Shape]:
-    """Shapes of the measured models; of other architectures a dense equivalent."""
-    whole = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
-    told = ("gated", "tied")
-    return {
-        given["shape"]: Shape.parse(
-            {name: int(given[name]) for name in whole} | {name: given[name] == "yes" for name in told}
-        )
-        for given in reference("phone_models.csv")
-    }
+    """Shapes of the public models; of other architectures a dense equivalent."""
+    return {name: model.shape for name, model in public_models().items()}
 
 
 def predictable(row: PhoneRow, classes: Collection[str]) -> bool:
