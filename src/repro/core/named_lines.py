@@ -50,7 +50,9 @@ def _read(path: Path, changed_ns: int, size: int, cls: type[T]) -> Mapping[str, 
         for texts in reader:
             where = f"{path}, line {reader.line_num}"
             if None in texts or None in texts.values():
-                raise InputError(f"{where} has not as many columns as the first line; quote a text with a comma")
+                raise InputError(
+                    f"{where} has not as many columns as the first line; quote a text with a comma"
+                )
             filled = {name: text for name, text in texts.items() if text or name not in defaults}
             line: Any = typed(cls, {n: _value(t, hints.get(n)) for n, t in filled.items()}, where)
             if line.name in lines:

@@ -97,7 +97,7 @@ def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:
 
 
 def unknown(kind: str, name: object, choices: Iterable[str], listed_by: str = "") -> str:
-    """The error message for an unknown name: near misses first, then all choices, or the command that lists them."""
+    """The error message for an unknown name: near misses first, then all choices, or what lists them."""
     names = sorted(choices)
     near_names = get_close_matches(name, names, n=3) if isinstance(name, str) else []
     hint = f" Did you mean {' or '.join(near_names)}?" if near_names else ""

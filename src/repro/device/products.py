@@ -64,7 +64,8 @@ class Product:
     def title(self) -> str:
         """It in a few words."""
         memory = f"{self.memory_gb:g} GB" if self.memory_gb else ""
-        return ", ".join(filter(None, (self.product, memory, self.cooling, self.note)))
+        fan = "with a fan" if self.cooling == "fan" else ""
+        return ", ".join(filter(None, (self.product, memory, fan, self.note)))
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def read_products(path: Path) -> dict[str, Product]:
         InputError: a line is malformed.
     """
     by_name = named_lines(path, Product)
-    return {file_name(product.product): product for product in by_name.values()} | by_name
+    return {**{file_name(product.product): product for product in by_name.values()}, **by_name}
 
 
 def products() -> dict[str, Product]:

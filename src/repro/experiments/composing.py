@@ -106,7 +106,8 @@ class ConfFolder(FileConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         """Whether a path is a file's, or a table's line."""
-        return super().is_config(config_path) or line_content(Path(self.path), *_split(config_path)) is not None
+        group, name = _split(config_path)
+        return super().is_config(config_path) or name in line_names(Path(self.path), group)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """The configuration of a file, created anew from the parsed content, since composing changes it.

@@ -310,15 +310,16 @@ def device_file(name: str) -> Mapping[str, Any]:
     if (product := products().get(name)) is None:
         raise InputError(unknown("device", name, device_names(), listed_by="repro list devices"))
     require_chip(product, device_files())
-    return merge(_file("device", product.chip_file), product.entries)
+    contents: dict[str, Any] = merge(_file("device", product.chip_file), product.entries)
+    return contents
 
 
 def require_chip(product: Product, devices: Collection[str]) -> None:
     """InputError unless one of these devices is a product's chip."""
     if product.chip_file not in devices:
         raise InputError(
-            f"{product.product} has the chip {product.chip}, which has no device file; "
-            'choose a device of a like chip (repro list devices), or add the chip (docs/emulator.md, "A new chip")'
+            f"{product.product} has the chip {product.chip}, of which there is no device file; "
+            "choose a device with a like chip (repro list devices), or add the chip (docs/emulator.md)"
         )
 
 

@@ -6,7 +6,7 @@ Reads component classes, the first lines of YAML files and tables' lines; compos
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -90,17 +90,18 @@ def option_names(option: str) -> list[str]:
     """The names that a setting takes (`method`, `model`); empty if it chooses nothing."""
     spelled_out = products() if option == "device" else ()
     return next(
-        (sorted({*names(group), *spelled_out}) for group, entry in GROUPS.items() if entry.option == option), []
+        (sorted({*names(group), *spelled_out}) for group, entry in GROUPS.items() if entry.option == option),
+        [],
     )
 
 
 def lines(group: str) -> Mapping[str, Product | PublicModel]:
     """The lines of a group's table by name, without those that a file has the name of."""
-    tables: dict[str, Callable[[], Iterable[Product | PublicModel]]] = {
-        "devices": lambda: products().values(),
-        "models": lambda: public_models().values(),
-    }
-    all_lines = tables[group]() if group in tables else ()
+    all_lines: Iterable[Product | PublicModel] = ()
+    if group == "devices":
+        all_lines = products().values()
+    elif group == "models":
+        all_lines = public_models().values()
     return {line.name: line for line in all_lines if line.name not in files(group)}
 
 
