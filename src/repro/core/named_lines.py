@@ -41,11 +41,11 @@ def named_lines(path: Path, cls: type[T]) -> Mapping[str, T]:
 
 
 @lru_cache
-def _read(path: Path, changed_ns: int, size: int, cls: type[T]) -> Mapping[str, T]:
+def _read(path: Path, changed_ns: int, size: int, cls: Any) -> Mapping[str, Any]:
     """As `named_lines`; `changed_ns` and `size` are part of the cache's key."""
     hints = get_type_hints(cls, include_extras=True)
-    defaults = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
-    lines: dict[str, T] = {}
+    defaults = {field.name: field.default for field in fields(cls)}
+    lines: dict[str, Any] = {}
     with csv_reader(path) as reader:
         for texts in reader:
             where = f"{path}, line {reader.line_num}"

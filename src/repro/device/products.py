@@ -75,15 +75,25 @@ class Product:
             share, reason = BUDGETS[self.kind]
             note = "; ".join(filter(None, (self.product, self.note)))
             entries["dram"] = {
-                "capacity": {"value": self.memory_gb, "unit": "GB", "source": self.source, "note": note},
+                "capacity": {
+                    "value": _short(self.memory_gb),
+                    "unit": "GB",
+                    "source": self.source,
+                    "note": note,
+                },
                 "budget": {
-                    "value": round(share * self.memory_gb, 3),
+                    "value": _short(share * self.memory_gb),
                     "unit": "GB",
                     "source": "assumed",
                     "note": reason,
                 },
             }
         return entries
+
+
+def _short(number: float) -> float | int:
+    """A number as a file has it: 8 and 7.2, since keys tell 8 from 8.0."""
+    return int(number) if number == int(number) else round(number, 3)
 
 
 def file_name(printed_name: str) -> str:

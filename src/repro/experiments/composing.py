@@ -34,8 +34,8 @@ from repro.core.paths import conf_folders
 from repro.core.reading import parse_yaml, read_yaml
 from repro.core.registry import discover, lookup, names
 from repro.experiments.command_words import EXPERIMENT, SCHEME, as_conf
+from repro.experiments.guide.table_lines import line_content, line_names
 from repro.experiments.hydra_private import FileConfigSource, get_yaml_loader
-from repro.experiments.table_lines import line_content, line_names
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
 from repro.scenarios.registry import GROUPS

@@ -14,7 +14,7 @@ from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.experiments.guide.choices import DASK_LAUNCHER, GROUPS, class_of, has_dask, option_names
 from repro.experiments.guide.components import settings_of
-from repro.experiments.table_lines import line_names
+from repro.experiments.guide.table_lines import line_names
 
 FEW_CHOICES = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -110,6 +110,8 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     """The sentence for an unknown setting `key` of the section `path`, which has the settings `parent`."""
     if path == "labels":
         return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
+    if path.endswith(".checkpoint") and not parent:
+        return f"{path} is null; model/checkpoint@{path}=FOLDER or =NAME chooses one, with its {key}"
     sentence = unknown("setting", key, [str(name) for name in parent if name != "name"])
     if not path:
         return sentence
