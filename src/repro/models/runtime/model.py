@@ -116,7 +116,7 @@ class ModelConfig:
         if checkpoint is None and shape is None:
             raise InputError(
                 f"model {raw['name']!r} has neither a checkpoint nor a shape; "
-                "+model/shape@target.shape=NAME gives a target the shape of a model of `repro list models`"
+                "+model/shape@target.shape=llama_3_2_1b gives a target a shape of `repro list models`"
             )
         require_choice("dtype", raw["dtype"], PRECISION_OF_DTYPE)
         if raw["precision"] is not None:
