@@ -37,7 +37,8 @@ def named_lines(path: Path, cls: type[T]) -> Mapping[str, T]:
         stat = path.stat()
     except FileNotFoundError:
         return {}
-    return _read(path, stat.st_mtime_ns, stat.st_size, cls)
+    dataclass: Any = cls
+    return _read(path, stat.st_mtime_ns, stat.st_size, dataclass)
 
 
 @lru_cache
