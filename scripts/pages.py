@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from repro.core.errors import InputError
@@ -18,7 +19,7 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.records.record import write_atomically
 from repro.reports.advice import compare_block, readme_block
-from repro.reports.fidelity.fidelity_page import FILE as FIDELITY
+from repro.reports.fidelity.fidelity_page import FIDELITY_FILE as FIDELITY
 from repro.reports.fidelity.fidelity_page import IN_SHORT
 from repro.reports.marked_block import fill_block
 from scripts.deviations import deviations_by_page
@@ -34,6 +35,8 @@ COLUMNS = (
     "Energy of the whole answer",
 )
 """Beginnings of the headings that README shows of the quickstart."""
+NOTE_GROUPS = (("Emulated on ", "All our figures: "), ("x ", "[low, high]"), ("A figure rests on", "n: "))
+"""Beginnings of the notes that README sets in one line each: stand-ins, signs, numbers."""
 
 
 def quickstart(results: Path) -> str:
@@ -54,8 +57,15 @@ def quickstart(results: Path) -> str:
         )
     table = [f"| {' | '.join(row[i] for i in chosen)} |" for row in rows]
     specified = read_mapping(conf_dir() / SPECIFICATION)["table"]["notes"]
-    notes = [line for line in lines[end:] if line.startswith("- ") and line[2:] not in specified]
-    return "\n".join([*lines[:first], *table, "", *notes])
+    notes = [line[2:] for line in lines[end:] if line.startswith("- ") and line[2:] not in specified]
+    return "\n".join([*lines[:first], *table, "", *(f"- {note}" for note in grouped(notes))])
+
+
+def grouped(notes: Sequence[str]) -> Iterator[str]:
+    """The notes in their order, those of one of `NOTE_GROUPS` as one."""
+    for starts, group in groupby(notes, key=lambda note: next(filter(note.startswith, NOTE_GROUPS), None)):
+        lines = list(group)
+        yield from [" ".join(lines)] if starts else lines
 
 
 def outcome(results: Path) -> str:

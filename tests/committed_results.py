@@ -84,18 +84,6 @@ def rounds(table: str) -> dict[str, Rounds]:
     return found
 
 
-def counted_twice(table: str) -> dict[str, str]:
-    """Cells whose prefills and decoding are not just their answers' time: how many of a method, how far."""
-    found: dict[str, list[float]] = {}
-    for cell in cells(table):
-        values = cell["values"]
-        total = values["prompts"] * values["latency"]
-        surplus = values["prefill_seconds"] + values["decode_seconds"] - total
-        if abs(surplus) > 1e-6 * total:
-            found.setdefault(cell["labels"]["method"], []).append(surplus / values["decode_seconds"])
-    return {method: f"{len(n)} cells, up to {max(n, key=abs):.2%} of decoding" for method, n in found.items()}
-
-
 @cache
 def printed(table: str) -> dict[tuple[str, str], float]:
     """The table's own figures by row and column."""

@@ -22,7 +22,7 @@ def dense(family: str) -> Decoder:
     """A tiny random decoder of one of `tiny_families.FAMILIES`, plain fp32 matrices."""
     with TemporaryDirectory() as folder:
         write(family, Path(folder))
-        return weights.load(folder, "float32", packed=False)
+        return weights.load(folder, "float32", is_packed=False)
 
 
 @torch.no_grad()

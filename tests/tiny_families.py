@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 import transformers as hf
 
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+
 VOCAB = 131  # odd, so that kernels which compute in blocks have to pad
+TOKENS = torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(1))
 WINDOW = 6
 
 SHAPE = {
@@ -94,3 +98,16 @@ def write(name: str, folder: Path, seed: int = 0) -> hf.PreTrainedModel:
     model = build(name, seed)
     model.save_pretrained(folder)
     return model
+
+
+def logits(folder: Path) -> torch.Tensor:
+    """What our decoder of a folder says of `TOKENS`, `[tokens, vocab]`."""
+    decoder = weights.load(folder)
+    return decoder.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(decoder.config, 8))
+
+
+def of_transformers(folder: Path) -> torch.Tensor:
+    """What transformers says of `TOKENS`, `[tokens, vocab]`."""
+    model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        return model.eval()(TOKENS[None]).logits[0]

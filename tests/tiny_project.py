@@ -47,12 +47,7 @@ from tiny_checkpoints import CONTROL, write_tokenizer
 
 METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
 PROMPTS = ("def add(a, b):\n", "def last(items):\n", "def twice(n):\n")
-USUAL = (
-    "draft.checkpoint.shares_embeddings_with=null",
-    "prompts=2",
-    "max_tokens=6",
-    "wandb.mode=disabled",
-)
+USUAL = ("draft.checkpoint.shares_embeddings_with=null", "prompts=2", "max_tokens=6", "wandb.mode=disabled")
 """Settings of every command of a test."""
 DROPPED = (
     *("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS", cli.FULL_ERROR),

@@ -123,7 +123,7 @@ def timings() -> list[PartTiming]:
 @pytest.fixture
 def timed(timings: list[PartTiming], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command times the probes with little effort, once for all tests, and the quiet kernel briefly."""
-    monkeypatch.setattr(script, "QUICK", TINY)
+    monkeypatch.setattr(script, "QUICK_EFFORT", TINY)
     monkeypatch.setattr(script, "self_test", lambda kernel: quiet.self_test(kernel, 0.0))
     monkeypatch.setattr(script, "time_probes", lambda on, effort: Timings(timings))
     monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
@@ -147,7 +147,7 @@ def test_a_calibration_is_a_device_and_two_engines(
         path.relative_to(conf).as_posix(): path.read_text(encoding="utf-8") for path in conf.rglob("*.yaml")
     }
     assert set(files) == {"device/my_phone.yaml", "engine/my_phone.yaml", "engine/my_phone_streamed.yaml"}
-    assert all(text.startswith(script.MARK) and "Quick figures" in text for text in files.values())
+    assert all(text.startswith(script.FIRST_LINE) and "Quick figures" in text for text in files.values())
     device = yaml.safe_load(files["device/my_phone.yaml"])
     for name in ("my_phone", "my_phone_streamed"):
         found = machine(with_engine(device, yaml.safe_load(files[f"engine/{name}.yaml"])))

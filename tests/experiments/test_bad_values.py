@@ -29,147 +29,64 @@ BASES = {
 """A valid configuration of each kind of cell, by the group of its component."""
 
 ACCEPTED = {
-    # settings of the run
-    "name": "misspelt",
-    "labels": "null",
-    "labels.promts": "unknown",
-    "prompts": "huge",  # how many rows there are is known with the dataset
-    "prompt_tokens": "number null",
-    "skip": "zero",
-    "seed": "zero huge",
-    "calibrate_draft_to": "null",
-    "resident": "null",
-    "format": "null",
-    "metrics": "empty",
-    "cooldown": "zero broken",
-    "data_dir": "misspelt empty null",
-    "results": "misspelt",
-    "outputs": "misspelt",
-    "sampling.temperature": "zero broken huge",
-    "wandb.mode": "null",
-    "wandb.project": "misspelt null",
-    "wandb.again": "null",
-    "wandb.cells": "null",
-    "wandb.dir": "misspelt null",
-    "wandb.entity": "misspelt null",
-    "wandb.notes": "misspelt empty null",
-    "wandb.tags": "empty list null",
-    # components; null makes it a cell of another kind
-    "engine": "null",
-    "compression": "null",
-    "probe": "null",
-    "service": "null",
-    "trace": "null",  # the demonstration
-    "method.resident": "zero",
-    "method.prefetch": "zero",
-    "method.fallback": "zero",
-    "method.rollback": "zero broken",
-    "method.ahead": "zero",
-    "method.memory": "null",
-    "method.width": "zero",  # Ghidorah searches it; refused by the others
-    "method.reach": "zero",
-    "method.switch": "zero",
-    "method.*_decay": "zero",
-    "method.penalty": "zero",
-    "method.threshold": "zero",
-    "method.temperature": "broken",
-    "method.near_children": "zero",
-    "method.least_nodes": "zero",
-    "method.pruned": "zero",
-    "method.outliers": "zero",
-    "method.hot": "zero",
-    "method.cold": "zero",
-    "method.window": "zero broken huge",
-    "method.latency": "broken",
-    "method.preload": "zero",
-    "compression.lowest": "zero",
-    "compression.spare_*": "zero",
-    "compression.threshold": "zero negative broken",
-    "compression.step": "broken",
-    "compression.pruned": "zero",
-    "compression.alpha": "zero",
-    "compression.anchors": "zero",
-    "probe.layer": "zero",
-    "probe.depth": "zero null",
-    "probe.quantile": "zero",
-    "probe.hot": "zero",
-    "service.anchors": "zero",
-    # files
-    "target.name": "misspelt",
-    "draft.name": "misspelt",
-    "dataset.name": "misspelt",
-    "device.name": "misspelt",
-    "engine.name": "misspelt",
-    "trace.name": "misspelt",
-    "corpus.dataset.name": "misspelt",
-    "*.checkpoint.name": "misspelt",
-    "*.checkpoint.folder": "misspelt null",
-    "*.checkpoint.hub": "null",
-    "*.checkpoint.hub.repo": "misspelt",
-    "*.checkpoint.hub.revision": "misspelt null",
-    "*.checkpoint.shares_embeddings_with": "misspelt null",
-    "*.checkpoint.licence": "misspelt",
-    "*.checkpoint.predictor": "misspelt null",
-    "*.wheel": "null",
-    "*.wheel.packages.0": "misspelt",
-    "*.wheel.version": "misspelt",
-    "*.wheel.member": "misspelt",
-    "*.wheel.bytes": "huge",
-    "target.shape": "null",
-    "draft.shape": "null",
-    "*.precision": "null",
-    "*.rounded": "null",
-    "*dataset.file": "misspelt",
-    "*dataset.version": "huge",
-    "*dataset.licence": "misspelt",
-    "*dataset.hub": "null",
-    "*dataset.hub.id": "misspelt",
-    "*dataset.hub.config": "misspelt null",
-    "*dataset.hub.split": "misspelt",
-    "*dataset.columns.0": "misspelt",
-    "*dataset.prompt.template": "misspelt",
-    "*dataset.prompt.preamble": "misspelt empty",
-    "*dataset.min_words.text": "zero huge",
-    "*.scoring.reference": "empty",
-    "*.scoring.score": "null",
-    "*.scoring.score.tests": "empty",
-    "*.scoring.score.before": "empty",
-    "*.scoring.score.function": "empty",
-    "*.scoring.labels": "empty",
-    "engine.papers": "empty",
-    "engine.extends": "null",
-    "engine.above_floor": "misspelt empty",
-    "*.papers.0": "misspelt empty",
-    "engine.devices": "null",
-    "engine.devices.*.processors": "null",
-    "*.rate.*.value": "broken",
-    "*.start.*.value": "zero broken",
-    "*.shapes.value": "number",
-    "*.shapes.unit": "empty",
-    "*.cells.0": "misspelt",
-    "*.note": "misspelt empty",
-    "trace.alpha": "zero negative broken",
-    "trace.rate": "broken",
-    "trace.seed": "zero huge",
-    "trace.apps.0.name": "misspelt",
-    "trace.apps.0.ttft": "null",
-    "trace.apps.0.tpot": "null",
-    "trace.apps.0.dataset": "misspelt",
-    "device.engine": "null empty",
-    "device.papers": "empty",
-    "device.processors.npu.peak.*.value": "broken",
-    "device.processors.npu.*.value": "zero broken",
-    "device.*.points.0.0": "broken",
-    "device.flash.*.value": "zero broken",
-    "device.dram.*.value": "broken",
-    "device.power.*.value": "zero broken",
+    "zero": """
+        *.start.*.value *dataset.min_words.text compression.alpha compression.anchors compression.lowest
+        compression.pruned compression.spare_* compression.threshold cooldown device.flash.*.value
+        device.power.*.value device.processors.npu.*.value method.*_decay method.ahead method.cold
+        method.fallback method.hot method.least_nodes method.near_children method.outliers
+        method.penalty method.prefetch method.preload method.pruned method.reach method.resident
+        method.rollback method.switch method.threshold method.width method.window probe.depth probe.hot
+        probe.layer probe.quantile sampling.temperature seed service.anchors skip trace.alpha trace.seed
+    """,
+    "negative": "compression.threshold trace.alpha",
+    "broken": """
+        *.rate.*.value *.start.*.value compression.step compression.threshold cooldown
+        device.*.points.0.0 device.dram.*.value device.flash.*.value device.power.*.value
+        device.processors.npu.*.value device.processors.npu.peak.*.value method.latency method.rollback
+        method.temperature method.window sampling.temperature trace.alpha trace.rate
+    """,
+    "huge": """
+        *.wheel.bytes *dataset.min_words.text *dataset.version method.window prompts
+        sampling.temperature seed trace.seed
+    """,
+    "number": "*.shapes.value prompt_tokens",
+    "null": """
+        *.checkpoint.folder *.checkpoint.hub *.checkpoint.hub.revision *.checkpoint.predictor
+        *.checkpoint.shares_embeddings_with *.precision *.rounded *.scoring.score *.wheel *dataset.hub
+        *dataset.hub.config calibrate_draft_to compression data_dir device.engine draft.shape engine
+        engine.devices engine.devices.*.processors engine.extends format labels method.memory probe
+        probe.depth prompt_tokens resident service target.shape trace trace.apps.0.tpot
+        trace.apps.0.ttft wandb.again wandb.cells wandb.dir wandb.entity wandb.mode wandb.notes
+        wandb.project wandb.tags
+    """,
+    "empty": """
+        *.note *.papers.0 *.scoring.labels *.scoring.reference *.scoring.score.before
+        *.scoring.score.function *.scoring.score.tests *.shapes.unit *dataset.prompt.preamble data_dir
+        device.engine device.papers engine.above_floor engine.papers metrics wandb.notes wandb.tags
+    """,
+    "misspelt": """
+        *.cells.0 *.checkpoint.folder *.checkpoint.hub.repo *.checkpoint.hub.revision
+        *.checkpoint.licence *.checkpoint.name *.checkpoint.predictor
+        *.checkpoint.shares_embeddings_with *.note *.papers.0 *.wheel.member *.wheel.packages.0
+        *.wheel.version *dataset.columns.0 *dataset.file *dataset.hub.config *dataset.hub.id
+        *dataset.hub.split *dataset.licence *dataset.prompt.preamble *dataset.prompt.template
+        corpus.dataset.name data_dir dataset.name device.name draft.name engine.above_floor engine.name
+        name outputs results target.name trace.apps.0.dataset trace.apps.0.name trace.name wandb.dir
+        wandb.entity wandb.notes wandb.project
+    """,
+    "list": "wandb.tags",
+    "unknown": "labels.promts",
 }
-"""By pattern of a place, the kinds of values that it may have."""
+"""By kind of value, patterns of the places that may have it. A null component is a cell of another kind."""
 
 
 def allowed(place: str) -> str:
     """The kinds of values that a place may have."""
-    return " ".join(kinds for pattern, kinds in ACCEPTED.items() if fnmatchcase(place, pattern))
+    return " ".join(
+        kind
+        for kind, patterns in ACCEPTED.items()
+        if any(fnmatchcase(place, one) for one in patterns.split())
+    )
 
 
 @cache

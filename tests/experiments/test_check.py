@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,13 +214,3 @@ def test_the_list_of_the_project_names_committed_cells() -> None:
 
     listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
     assert len(select_cells(project_root() / "results", listed)) > 50
-
-
-def test_a_record_and_its_key_hold_no_folder_of_the_machine(project: Project) -> None:
-    record = committed(project)
-    text = record.to_json()
-    assert str(project.root) not in text
-    assert str(Path.home()) not in text
-    assert record.provenance.config["target"]["checkpoint"]["folder"] == "target"
-    assert not {"data_dir", "results", "outputs"} & record.provenance.config.keys()
-    assert json.loads(text)["provenance"]["trace"].startswith("timelines/")

@@ -1,7 +1,8 @@
-"""Sweeps with Dask's workers: a worker, a node or the driver dies, and every cell is computed once."""
+"""Sweeps with Dask's workers: a worker, a node, a job or the driver dies, and every cell is computed once."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,16 @@ from tiny_project import Project
 
 pytest.importorskip("distributed")
 
+WORKERS = 2
+QUEUE = {
+    "sbatch": """
+        echo job >>"${0%/*}/jobs" && cp "$1" "${0%/*}/$$.sh"
+        setsid bash -c 'SLURM_JOB_ID=$$ exec bash "$0"' "${0%/*}/$$.sh" >/dev/null 2>&1 &
+        echo "Submitted batch job $!"
+    """,
+    "scancel": 'kill -KILL -- "-${@: -1}"',
+}
+"""Commands of a queue that has a place for every job, by dask-jobqueue's names for SLURM."""
 WITH_DASK = ("hydra/launcher=dask", "hydra.launcher.workers=1")
 
 
@@ -75,3 +87,22 @@ def test_the_driver_is_killed(project: Project) -> None:
     assert done.returncode == 0, done.stderr
     assert computed(project) == Counter(range(1, CELLS + 1)) + Counter([KILLED])
     assert [record.status for record in project.store.all()] == ["done"] * CELLS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("killed", "most"), [("worker", WORKERS), ("job", WORKERS + 1)])
+def test_a_sweep_in_jobs_of_a_queue_is_whole_whatever_is_killed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, most: int
+) -> None:
+    """A job is taken from it as for one with a higher priority; the sweep asks for another in its place."""
+    pytest.importorskip("dask_jobqueue")
+    folder = tmp_path / "queue"
+    folder.mkdir()
+    for name, script in QUEUE.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    job = "{cores: 1, memory: 2GB, walltime: '00:20:00'}"
+    asked = ("hydra.launcher.queue=slurm", f"hydra.launcher.workers={WORKERS}", f"hydra.launcher.job={job}")
+    require_whole(project, sweep(project, killed, "hydra/launcher=dask", *asked))
+    assert WORKERS <= (folder / "jobs").read_text(encoding="utf-8").count("job") <= most < CELLS

@@ -9,6 +9,8 @@ import pytest
 from repro.core import paths
 from tiny_project import Project, write_project
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 EXPERIMENT = """
 defaults: [{override /device: oneplus_12}, {override /model@target: qwen3_8b_q4_0}]
 grid: {method: [std, flash_ar]}

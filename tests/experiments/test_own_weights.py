@@ -27,6 +27,8 @@ from repro.scenarios.generation import scenario
 from tiny_hub import place, write
 from tiny_project import Project
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 ROWS = 6
 EDGELLM = [
     ("mt5_iwslt17", "mt5_large", "mt5_small"),

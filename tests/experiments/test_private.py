@@ -12,6 +12,8 @@ from repro.records.identity import portable, portable_override, portable_text
 from repro.scenarios.base import Scenario
 from tiny_project import Project, write_project
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 USER = "sonja_quist"
 
 

@@ -13,6 +13,8 @@ import pytest
 from repro import commands
 from tiny_project import Project
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 COMMANDS = {
     "deletions": (
         "method=std,flash_ar",

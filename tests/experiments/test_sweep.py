@@ -167,6 +167,7 @@ def test_provenance_is_complete(project: Project) -> None:
     record = project.record(QUICK, "method=edgellm")
     p = record.provenance
     assert set(p.inputs) == {"target", "draft", "dataset"}
+    assert not {"data_dir", "results", "outputs"} & p.config.keys()
     assert (p.versions["method edgellm"], p.versions["cost model"]) == (2, 1)
     assert all(len(value) == 64 for value in (*p.inputs.values(), p.config_hash, p.sources))
     assert p.commit is None or len(p.commit) == 40

@@ -21,6 +21,8 @@ from repro.experiments.summaries.notes import Note
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 SWEEP = "hydra.mode=MULTIRUN"
 forked = multiprocessing.get_context("fork")
 

@@ -120,7 +120,8 @@ def test_runs_hold_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.
     made = invented_table(kept)
     files = write_all(made, tmp_path / "results", BIBTEX)
     tracker = Tracker()
-    runs = [tracker.cell(kept, ROUNDS, trace, [{"answer": "a"}]), tracker.sweep("mine", made, files, [kept])]
+    cell_run = tracker.cell(kept, ROUNDS, trace, [{"answer": "a"}], "mine")
+    runs = [cell_run, tracker.sweep("mine", made, files, [kept])]
     for run in runs:
         assert run is not None
         text = json.dumps([wandb_logs.lines(run), wandb_logs.summary(run)])
@@ -200,6 +201,19 @@ def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_pat
     artifacts = [line["artifact"] for line in wandb_logs.lines(run) if line["type"] == "artifact"]
     manifest = next(a for a in artifacts if a["type"] == "table")["manifest"]
     assert sorted(each["path"] for each in manifest["contents"]) == sorted(p.name for p in files.values())
+
+
+def test_a_sweep_whose_cells_were_done_before_has_a_run_only_for_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = record("std", {"ttft": 1.0})
+    table = invented_table(kept)
+    files = write_all(table, tmp_path / "results", BIBTEX)
+    tracker = Tracker(outputs=tmp_path / "out")
+    assert tracker.sweep("mine", table, files, [kept]) is None
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
+    assert summary(tracker.sweep("mine", table, files, [kept]))["state"] == "finished"
 
 
 def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,7 @@ def decoder(family: str) -> Decoder:
     with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         write(family, Path(folder))
-        return weights.load(folder, "float32", packed=False)
+        return weights.load(folder, "float32", is_packed=False)
 
 
 def spread(width: int, seed: int = 0) -> torch.Tensor:

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.methods.compression.pruning.contextual_sparsity import (
-    ContextualSparsity,
-)
+from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.models.analysis.hooks import LinearId, read, with_observer
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits

@@ -167,7 +167,7 @@ def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
 def test_the_committed_order_of_a_checkpoint_leaves_it_what_it_is(name: str) -> None:
     checkpoint = read_model(name).checkpoint
     assert checkpoint is not None
-    made = weights.load(open_checkpoint(checkpoint), "float32", packed=False)
+    made = weights.load(open_checkpoint(checkpoint), "float32", is_packed=False)
     folder = elastic_profile.committed_folder(made)
     assert folder is not None
     order = elastic_profile.load(folder / elastic_profile.PROFILE_FILE).order

@@ -115,12 +115,12 @@ def test_while_layers_really_stream_the_text_is_the_targets_own(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         write("qwen-3", tmp_path / "checkpoint")
-    whole, bare = (weights.load(tmp_path / "checkpoint", resident=held) for held in (True, False))
+    whole, bare = (weights.load(tmp_path / "checkpoint", is_resident=held) for held in (True, False))
     method = EdgeLLM(provisional=provisional, verification=form, choices=3, limit=4, ahead=3)
     file, request = layer_file(tmp_path / "checkpoint", cache=tmp_path), Request("", (7, 5, 3, 8, 1), 9)
     for strength in (0.0, 0.2, 20.0):
         device, model_cost, places = here(), model_cost_of(whole), method.places()
-        reader = LayerReader(file, slots=places["target"].prefetch + 1)
+        reader = LayerReader(file, slot_count=places["target"].prefetch + 1)
         target = Session(Engine("target", device, model_cost, DecoderNetwork(bare), places["target"], reader))
         noised = NoisedNetwork(DecoderNetwork(whole), strength)
         draft = Session(Engine("draft", device, model_cost, noised, places["draft"]))

@@ -15,10 +15,7 @@ from torch import Tensor
 
 from repro.methods.ghidorah.division import RealDivision, attend, divide
 from repro.methods.ghidorah.partition import AttentionExtent, Split
-from repro.methods.ghidorah.tensor_parallel import (
-    DividedDecoder,
-    divided_linears,
-)
+from repro.methods.ghidorah.tensor_parallel import DividedDecoder, divided_linears
 from repro.methods.ghidorah.tree_kernels import TreePattern
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.engine import Engine
@@ -52,7 +49,7 @@ def plain(family: str, device: torch.device = CPU) -> Decoder:
     with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         write(family, Path(folder))
-        return weights.load(folder, packed=False, device=device)
+        return weights.load(folder, is_packed=False, device=device)
 
 
 def logits(decoder: Decoder, parents: Sequence[int], context: int) -> Tensor:

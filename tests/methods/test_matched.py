@@ -27,7 +27,7 @@ from repro.methods.speculative.drafting.calibrated_draft import (
 )
 from repro.models.forward.network import DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
-from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, decoder, model_cost_of, plain, toy
+from tiny import NoisedNetwork, TableNetwork, answer, decoder, model_cost_of, plain, toy
 
 VOCAB = 100
 
@@ -176,21 +176,3 @@ def test_the_measured_agreement_is_the_wanted_one() -> None:
     for wanted in (0.5, 0.816, 0.907):
         found = correctness(MatchedNetwork(draft, target, swap_probability(native, wanted), 0), requests[:20])
         assert found == pytest.approx(wanted, abs=3 * math.sqrt(wanted * (1 - wanted) / 2000))
-
-
-# The method
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("strength", [0.0, 0.2, 20.0])
-def test_corrected_emits_the_targets_own_tokens_and_one_a_round(device: str, strength: float) -> None:
-    opened, made = DEVICES[device](), decoder(FAMILY)
-    networks: dict[str, Network] = {
-        "target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)
-    }  # fmt: skip
-    model_costs = dict.fromkeys(networks, model_cost_of(made))
-    generation = answer(Corrected(resident=1.0), ASKED, opened, networks, model_costs)
-    opened.close()
-    assert generation.tokens == plain(made, ASKED)
-    assert [(r.drafted, r.rows, r.emitted) for r in generation.rounds] == [(1, 1, 1)] * 11
-    assert {r.accepted for r in generation.rounds} == ({1} if strength == 0.0 else {0, 1})

@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 
 from repro.methods.sti.shard_plan import (
-    FULL,
+    FULL_WIDTH,
     Layers,
     Sharding,
     ShardPlan,
@@ -54,13 +54,13 @@ def test_both_stages_by_hand() -> None:
     # All at 4 bits: 40.64 a layer, 91.28 in all. One shard whole: 139.68 more. Two do not fit into 325.
     found = planned(0.5, [[0.2, 0.1], [0.3, 0.0]])
     assert found.target == 0.5 * whole
-    assert found.widths == ((4, 4), (FULL, 4))
+    assert found.widths == ((4, 4), (FULL_WIDTH, 4))
     assert found.loads == pytest.approx((40.64, 180.32))
     assert found.seconds == pytest.approx(230.96)
     assert found.bits == pytest.approx((3 * 4.064 + 32) / 4)
     assert found.unpacking == pytest.approx((2 * (20.32 + 160), 20.32 + 160))
     # The shard that matters most is the one that is whole.
-    assert planned(0.5, [[0.2, 0.4], [0.3, 0.0]]).widths == ((4, FULL), (4, 4))
+    assert planned(0.5, [[0.2, 0.4], [0.3, 0.0]]).widths == ((4, FULL_WIDTH), (4, 4))
 
 
 def test_no_prefix_of_loads_is_late() -> None:
@@ -82,7 +82,7 @@ def test_the_buffer_holds_the_first_whole_shards_that_fit() -> None:
     # 0.53 of 640 bytes: 339.2. At 4 bits all four shards fit; whole, two of 160.
     assert planned(0.1, preload=0.53).loads[0] == 0
     found = planned(1.0, preload=0.53)
-    assert found.widths == ((FULL, FULL), (FULL, FULL))
+    assert found.widths == ((FULL_WIDTH, FULL_WIDTH), (FULL_WIDTH, FULL_WIDTH))
     assert found.loads == (0, 320)
     assert found.preloaded == 320
     # With a buffer for everything nothing is read, and 32 bits take the time of computing.
@@ -192,8 +192,8 @@ def test_whole_shards_are_the_model_itself(folder: Path) -> None:
         return made.forward(tokens, tokens, None, KVCache(config, 20))
 
     own = whole.forward(tokens, tokens, None, KVCache(config, 20))
-    assert torch.equal(logits([[FULL, FULL]] * 4), own)
-    off = [float((logits([[bits, FULL]] * 4) - own).abs().mean()) for bits in (2, 4, 6)]
+    assert torch.equal(logits([[FULL_WIDTH, FULL_WIDTH]] * 4), own)
+    off = [float((logits([[bits, FULL_WIDTH]] * 4) - own).abs().mean()) for bits in (2, 4, 6)]
     assert off[0] > off[1] > off[2] > 0
 
 

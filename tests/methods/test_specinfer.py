@@ -20,7 +20,7 @@ from repro.models.tokens.tree import TokenTree
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import TableNetwork, opened, toy
 from tiny_checkpoints import write_tokenizer
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 VOCAB = 10
 ASKED = Request("", (0, 1), 12)
@@ -120,17 +120,6 @@ def test_a_token_that_was_drawn_twice_goes_on_once() -> None:
 # --- cells with several drafts ------------------------------------------------------------------------------
 
 TWO = ("method=specinfer", "method.expansion=[1,2]", "method.drafts=2", "+model@draft_2=smollm2_135m_draft")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "project" in request.fixturenames:
-        monkeypatch.setenv("REPRO_CACHE", str(request.getfixturevalue("project").root / "cache"))
 
 
 def second(folder: Path) -> tuple[str, ...]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.methods.sti.shard_plan import Layers, Sharding, ShardPlan, plan, stored_bits
-from repro.methods.sti.sharded_model import CONTEXT, pace
+from repro.methods.sti.sharded_model import CONTEXT_LENGTH, pace
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement
@@ -18,22 +16,11 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
 from tiny import MODEL_COST, toy
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 STI = ("method=sti", "method.preload=0", "max_tokens=24", "format=computed", "engine=own")
 LAYERS, LAYER_BYTES = 2, 4 * (4 * 64 * 64 + 3 * 64 * 96)
 """Of the tiny project's target, in fp32."""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture
-def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
-    return shared.apart(tmp_path)
 
 
 def number(record: Record, name: str) -> float:
@@ -92,7 +79,7 @@ def test_where_shards_cannot_be(project: Project) -> None:
 def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
     """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
     session = Session(Engine("target", device, MODEL_COST, NoNetwork(), placement, loads=found))
-    text = Prefix.of([0] * CONTEXT)
+    text = Prefix.of([0] * CONTEXT_LENGTH)
 
     async def run() -> None:
         await session.forward([text])

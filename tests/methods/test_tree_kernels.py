@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.methods.ghidorah import tree_kernels
-from repro.methods.ghidorah.tree_kernels import (
-    FORMS,
-    TreePattern,
-    attend_tree,
-    kernel,
-    merge,
-)
+from repro.methods.ghidorah.tree_kernels import FORMS, TreePattern, attend_tree, kernel, merge
 
 CHAIN, STAR, BRANCHED = [-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 0, 1, 1, 2, 3]
 

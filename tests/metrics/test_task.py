@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.metrics.task import (
-    AnswerExact,
-    AnswerF1,
-    ChrF,
-    FinalNumber,
-    ReferenceRougeL,
-    TaskScore,
-)
+from repro.metrics.task import AnswerExact, AnswerF1, ChrF, FinalNumber, ReferenceRougeL, TaskScore
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,7 @@ import pytest
 
 from repro import commands
 from repro.core.errors import InputError
-from repro.models.checkpoints.checkpoint import (
-    Checkpoint,
-    open_checkpoint,
-    require_same_tokenizer,
-    tokenizer,
-)
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, require_same_tokenizer, tokenizer
 from tiny_checkpoints import NOWHERE, REPO, alone, write_folder, write_snapshot, write_tokenizer
 
 __all__ = ["alone"]  # fixtures, used here under their own names
@@ -76,10 +71,7 @@ def weights_become(change):
         (weights_become(lambda content: content[:-8]), r"corrupt: \d+ bytes, its header asks for \d+"),
         (weights_become(lambda content: content[:12]), r"model.safetensors is corrupt: 12 bytes"),
         (weights_become(lambda content: b""), r"model.safetensors is corrupt: 0 bytes"),
-        (
-            weights_become(lambda content: bytes([9, *[0] * 7]) + b"not json!"),
-            "its header does not parse",
-        ),
+        (weights_become(lambda content: bytes([9, *[0] * 7]) + b"not json!"), "its header does not parse"),
         (lose_a_shard, "lacks b.safetensors"),
     ],
 )

@@ -232,12 +232,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return whole.apart(root, *folders)
 
 
-@pytest.fixture
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
-
-
-@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("cache_of_project")
 def test_a_cell_of_an_encoder_decoder_is_real_and_exact(project: Project) -> None:
     record = project.record("method=edgellm", "device=jetson_tx2")
     assert record.status == "done"
@@ -245,7 +240,7 @@ def test_a_cell_of_an_encoder_decoder_is_real_and_exact(project: Project) -> Non
     assert record.values["exact_match"] == 1.0
 
 
-@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("cache_of_project")
 def test_on_this_machine_it_is_resident_or_refused(project: Project) -> None:
     local = ("device=local_cpu", "device.pace=null", "prompts=1", "repeats=1", "cooldown=0")
     assert project.record("method=std", *local).values["exact_match"] == 1.0
@@ -253,7 +248,7 @@ def test_on_this_machine_it_is_resident_or_refused(project: Project) -> None:
         GenerationScenario(project.config("method=flash_ar", *local)).check()
 
 
-@pytest.mark.usefixtures("_own_cache")
+@pytest.mark.usefixtures("cache_of_project")
 def test_prompt_and_answer_each_have_the_positions_that_there_are(project: Project) -> None:
     GenerationScenario(project.config("max_tokens=160")).check()
     with pytest.raises(InputError, match="161 tokens of prompt and answer do not fit"):

@@ -26,7 +26,9 @@ PROMPT = 5
 
 def session(placement: Placement, device: EmulatedDevice | None = None, tokens: int = 0) -> Session:
     return Session(
-        Engine("target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, tokens=tokens)
+        Engine(
+            "target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, token_count=tokens
+        )
     )
 
 

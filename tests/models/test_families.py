@@ -49,20 +49,14 @@ def test_every_supported_model_type_has_a_tiny_model():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_whole_prompt_gives_the_same_logits(tiny, name):
+def test_a_whole_prompt_and_tiled_chunks_over_a_cache_give_the_same_logits(tiny, name, monkeypatch):
     folder, tokens, expected = tiny(name)
-    decoder = weights.load(folder)
-    logits = run(decoder, tokens, KVCache(decoder.config, PROMPT))
-    assert logits.dtype == torch.float32
     assert expected.abs().max() > 1.0  # else the tolerance would say nothing
-    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_tiled_chunks_over_a_cache_give_the_same_logits(tiny, name, monkeypatch):
-    monkeypatch.setattr(attention, "TILED_ROWS", 16)
-    folder, tokens, expected = tiny(name)
     decoder = weights.load(folder)
+    whole = run(decoder, tokens, KVCache(decoder.config, PROMPT))
+    assert whole.dtype == torch.float32
+    torch.testing.assert_close(whole, expected, atol=TOLERANCE, rtol=0)
+    monkeypatch.setattr(attention, "TILED_ROWS", 16)
     cache = KVCache(decoder.config, 4)
     logits = [run(decoder, tokens[a:b], cache, a) for a, b in pairwise([0, 30, 60, PROMPT])]
     torch.testing.assert_close(torch.cat(logits), expected, atol=TOLERANCE, rtol=0)

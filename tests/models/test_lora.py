@@ -12,13 +12,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.elastilm import lora
 from repro.methods.elastilm.lora import Adapter, Lora, Site
-from repro.methods.elastilm.submodels import (
-    JoinedLinear,
-    TransposedLinear,
-    UnitDecoder,
-    reorder,
-    submodel,
-)
+from repro.methods.elastilm.submodels import JoinedLinear, TransposedLinear, UnitDecoder, reorder, submodel
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense

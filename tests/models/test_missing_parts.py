@@ -26,17 +26,12 @@ from tiny_checkpoints import NOWHERE, alone, write_tokenizer
 from tiny_encdec import write as write_encdec
 from tiny_families import FAMILIES, SHAPE, noised, write
 from tiny_gguf import VOCAB, write_model
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 __all__ = ["alone"]
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 QUERY = "model.layers.1.self_attn.q_proj.weight"
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("parts"))
 
 
 def answered(project: Project, place: Path) -> tuple[int, str, list[str]]:

@@ -34,7 +34,7 @@ def decoder(family: str, device: torch.device = CPU) -> Decoder:
     with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         write(family, Path(folder))
-        return weights.load(folder, packed=False, device=device)
+        return weights.load(folder, is_packed=False, device=device)
 
 
 def networks(family: str, device: torch.device, capacity: int = 96) -> tuple[Network, Network]:

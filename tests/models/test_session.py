@@ -38,7 +38,9 @@ def session(
     tokens: int = 0,
 ) -> Session:
     return Session(
-        Engine("target", device or EmulatedDevice(toy()), model_cost, NoNetwork(), placement, tokens=tokens)
+        Engine(
+            "target", device or EmulatedDevice(toy()), model_cost, NoNetwork(), placement, token_count=tokens
+        )
     )
 
 
@@ -212,10 +214,10 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     write("qwen-2.5", tmp_path / "checkpoint")
     folder, device = tmp_path / "checkpoint", here()
     file = layer_file(folder, dtype, tmp_path / "cache")
-    reader = LayerReader(file, slots=prefetch + 1)
+    reader = LayerReader(file, slot_count=prefetch + 1)
     model_cost = model_cost_of(decoder("qwen-2.5"))
     placement = Placement(resident=0.0, prefetch=prefetch, preload=preload)
-    bare, whole = (weights.load(folder, dtype, packed=False, resident=held) for held in (False, True))
+    bare, whole = (weights.load(folder, dtype, is_packed=False, is_resident=held) for held in (False, True))
     streamed = Session(Engine("target", device, model_cost, DecoderNetwork(bare), placement, reader))
     resident = Session(Engine("target", device, model_cost, DecoderNetwork(whole), RESIDENT))
 

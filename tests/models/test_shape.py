@@ -57,7 +57,7 @@ def test_an_encoders_weights_count() -> None:
 def test_later_passes_read_them() -> None:
     flops = 2 * 4 * (LAYER - SOURCE) + 4 * 4 * (7 + 5) * 6
     moved = 2 * (LAYER - SOURCE) + 2 * 2 * (7 + 5 + 4) * 6
-    assert MODEL_COST.layers(1, rows=4, context=7, prompt=5) == (flops, moved)
+    assert MODEL_COST.layers(1, row_count=4, context_length=7, prompt_length=5) == (flops, moved)
 
 
 def test_autogptq_keeps_a_scale_and_a_zero_point_for_128_weights() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
@@ -21,12 +20,10 @@ from repro.models.checkpoints.dequantizing import PACKAGE_OF_METHOD
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.forward import encdec
 from repro.models.transformer import weights
-from repro.models.transformer.cache import KVCache
 from tiny_checkpoints import NOWHERE, write_tokenizer
-from tiny_families import VOCAB, write
+from tiny_families import logits, of_transformers, write
 
 ROWS, COLUMNS = 16, 32  # of a block
-TOKENS = torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(1))
 Stored = dict[str, torch.Tensor]
 """What lies in the file in a weight's place, by the end of its name."""
 
@@ -91,17 +88,6 @@ def quantized(folder: Path, store: Any, config: dict[str, Any], family: str = "q
     write_tokenizer(folder)
     edit(folder, quantization_config=config)
     return meant
-
-
-def logits(folder: Path) -> torch.Tensor:
-    decoder = weights.load(folder)
-    return decoder.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(decoder.config, 8))
-
-
-def of_transformers(folder: Path) -> torch.Tensor:
-    model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        return model.eval()(TOKENS[None]).logits[0]
 
 
 @pytest.mark.parametrize("method", KINDS)

@@ -34,7 +34,7 @@ def cache(tmp_path: Path) -> Path:
 
 def test_a_reader_needs_a_slot(folder: Path, cache: Path) -> None:
     with pytest.raises(InputError, match="0 slots"):
-        LayerReader(layer_file(folder, "float32", cache), slots=0)
+        LayerReader(layer_file(folder, "float32", cache), slot_count=0)
 
 
 def test_another_runtime_builds_again(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_without_direct_io_pages_are_dropped(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = layer_file(folder, "float32", cache)
-    expected = LayerReader(file, slots=1).fetch(4).down.weight.clone()
+    expected = LayerReader(file, slot_count=1).fetch(4).down.weight.clone()
     opened = os.open
 
     def refuse(path, flags: int, *rest: object) -> int:
@@ -58,7 +58,7 @@ def test_without_direct_io_pages_are_dropped(
     dropped: list[int] = []
     monkeypatch.setattr(direct_io.os, "open", refuse)
     monkeypatch.setattr(direct_io.os, "posix_fadvise", lambda _, start, size, how: dropped.append(size))
-    reader = LayerReader(file, slots=1)
+    reader = LayerReader(file, slot_count=1)
     assert reader.way == "dropped"
     assert torch.equal(reader.fetch(4).down.weight, expected)
     assert sum(dropped) == file.layer_bytes
@@ -69,7 +69,7 @@ def test_without_direct_io_pages_are_dropped(
 def test_streamed_to_a_gpu(folder: Path, cache: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    reader = LayerReader(layer_file(folder, "float32", cache), slots=2, device="cuda")
+    reader = LayerReader(layer_file(folder, "float32", cache), slot_count=2, device="cuda")
     for i, expected in enumerate(weights.layers(folder, "float32")):
         found = reader.fetch(i)
         assert found.up.weight.device.type == "cuda"

@@ -50,7 +50,7 @@ def test_absolute_terms_are_those_of_transformers(family: str, tmp_path) -> None
         (F.cross_entropy(logits[:-1], tokens[1:]) / len(CORPUS)).backward()
     from repro.models.transformer import weights
 
-    made = weights.load(tmp_path, packed=False)
+    made = weights.load(tmp_path, is_packed=False)
     c, found = made.config, importance(made, CORPUS)
     layer = model.model.layers[1]
 

@@ -19,24 +19,11 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.weight_files import header, read_json
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
-from repro.models.transformer.cache import KVCache
 from tiny_checkpoints import NOWHERE, write_tokenizer
-from tiny_families import FAMILIES, VOCAB, build, write
+from tiny_families import FAMILIES, build, logits, of_transformers, write
 
-TOKENS = torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(1))
 INDEX = "model.safetensors.index.json"
 TIED = ("llama-2", "qwen-2.5", "qwen-3", "gemma-1", "gemma-2", "gemma-3", "phi-2", "opt", "gpt-2")
-
-
-def logits(folder: Path) -> torch.Tensor:
-    decoder = weights.load(folder)
-    return decoder.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(decoder.config, 8))
-
-
-def of_transformers(folder: Path) -> torch.Tensor:
-    model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        return model.eval()(TOKENS[None]).logits[0]
 
 
 def same(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import cache_root
 from repro.scenarios.generation.real_passes import RealPasses, UnfaithfulRowError
 from repro.scenarios.generation.scenario import GenerationScenario
-from tiny_project import Project, write_project
+from tiny_project import Project
 from workshop.packs import __main__ as command
 from workshop.packs.compute import Piece, compute, export
 from workshop.packs.plan import Planned, planned
@@ -31,14 +32,30 @@ QUIET = Console(file=io.StringIO())
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
+def made(shared: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A machine's cache and packs: of own texts, and of the rows that two methods asked of the draft."""
+    out = tmp_path_factory.mktemp("made")
+    project = shared.apart(out, "max_tokens=12")
+    with pytest.MonkeyPatch.context() as patch:
+        on(out / "here", patch)
+        compute(plan(project), Piece(10), lambda done, total: None)
+        for method in ("chain_sd", "edgellm"):
+            assert project.cell(f"method={method}").state == "done"
+        export(plan(project), out / "packs")
+    return out
 
 
 @pytest.fixture
-def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     on(tmp_path / "here", monkeypatch)
-    return models.apart(tmp_path, "max_tokens=12")
+    return shared.apart(tmp_path, "max_tokens=12")
+
+
+@pytest.fixture
+def packs(made: Path, project: Project) -> list[Path]:
+    """The packs, on the machine that made them."""
+    shutil.copytree(made, project.out, dirs_exist_ok=True)
+    return sorted((project.out / "packs").glob("*.parquet"))
 
 
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,14 +65,6 @@ def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan(project: Project) -> Planned:
     return Planned("tiny.humaneval", tuple(project.overrides), ("smollm2_135m_draft",))
-
-
-def packed(project: Project) -> list[Path]:
-    """A pack of the own texts, and one of the rows that a run of two methods asked of the draft."""
-    compute(plan(project), Piece(10), lambda done, total: None)
-    for method in ("chain_sd", "edgellm"):
-        assert project.cell(f"method={method}").state == "done"
-    return export(plan(project), project.out / "packs")
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +77,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_machine_replays_a_cell_without_computing(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, packs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packs = packed(project)
     assert [path.name for path in packs] == [
         "tiny.humaneval.parquet",
         "tiny.humaneval.smollm2_135m_draft.parquet",
@@ -87,17 +95,17 @@ def test_another_machine_replays_a_cell_without_computing(
     assert "weights were asked" in asked_for_more.error
 
 
-def test_a_pack_is_verified_row_by_row(project: Project) -> None:
-    for path in packed(project):
+def test_a_pack_is_verified_row_by_row(project: Project, packs: list[Path]) -> None:
+    for path in packs:
         tally = verify(path, plan(project), share=1)
         assert tally["equal"] == len(read(path).rows)
     assert len(read(path).rows) > 10
 
 
 def test_what_was_tampered_with_differs(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, packs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts, _ = packed(project)
+    texts, _ = packs
     pack = read(texts)
     wrong = [row._replace(scores=[score - 0.5 for score in row.scores]) for row in pack.rows]
     Pack(pack.facts, wrong).write(texts.parent)
@@ -112,9 +120,9 @@ def test_what_was_tampered_with_differs(
 
 
 def test_a_stale_pack_is_refused_and_never_read(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, packs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts, _ = packed(project)
+    texts, _ = packs
     pack = read(texts)
     other = Pack(replace(pack.facts, observed=pack.facts.observed.replace("runtime", "runtime9")), pack.rows)
     stale = other.write(tmp_path / "stale")
@@ -127,9 +135,13 @@ def test_a_stale_pack_is_refused_and_never_read(
 
 
 def test_a_damaged_pack_is_named_and_computed_instead(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    project: Project,
+    packs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    texts, _ = packed(project)
+    texts, _ = packs
     on(tmp_path / "there", monkeypatch)
     command.bring([texts], QUIET)
     (path,) = (cache_root() / "observations").glob("*.parquet")
@@ -200,8 +212,8 @@ def test_of_an_early_exit_every_score_is_kept_and_joins_those_known(
         assert cache.scores(prompt.digest) == {**scores, 70: 0.5}
 
 
-def test_no_prompt_is_in_a_pack(project: Project) -> None:
-    texts, _ = packed(project)
+def test_no_prompt_is_in_a_pack(project: Project, packs: list[Path]) -> None:
+    texts, _ = packs
     prompt = plan(project).prompts[0].tokens()
     stored = [token for row in read(texts).rows for token in row.tokens] + [
         token for text in read_facts(texts).texts for token in text

@@ -100,18 +100,7 @@ def test_a_line_that_is_no_cell_of_a_table_is_named(results: Results, line: str)
         "\0\n",
         write_line(part_content("x", OBJECT)),
     ],
-    ids=[
-        "no record",
-        "a number",
-        "empty",
-        "changed",
-        "a path",
-        "no kind",
-        "deep",
-        "digits",
-        "no text",
-        "object",
-    ],
+    ids=["record", "number", "empty", "changed", "path", "kind", "deep", "digits", "text", "object"],
 )
 def test_a_line_that_is_none_of_records_is_named(results: Results, line: str) -> None:
     path = results.folder / f"{0:020}-1-00000000.jsonl"

@@ -97,7 +97,9 @@ assert build_once(home / "thing", build).read_text() == "ab"
 def test_too_full_a_disk_is_an_error_before_the_build(tmp_path):
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(InputError, match=r"disk too full for .*thing.*REPRO_CACHE"):
-        build_once(tmp_path / "thing", lambda scratch: pytest.fail("must not be built"), need=free * 2)
+        build_once(
+            tmp_path / "thing", lambda scratch: pytest.fail("must not be built"), needed_bytes=free * 2
+        )
     require_space(tmp_path / "not" / "there", 1, "a byte")
 
 

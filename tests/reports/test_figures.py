@@ -159,11 +159,7 @@ def test_published_values_stand_at_their_x_in_the_colour_of_their_line() -> None
         ({"columns": ["sp"], "uprights": {"p": ["1"]}}, {}, "bars have no `uprights`"),
         ({"kind": "curves", "columns": ["sp"], "x": "b"}, {}, "column 'b'.*edgellm"),
         ({**LINES, "kind": "pie"}, {}, "kind is 'pie'; choices: bars, grouped, stacked, dots, lines"),
-        (
-            STACKED["figure"],
-            {"columns": [PARTS[0], {**PARTS[1], "unit": "J"}]},
-            "'J', 's' on one axis",
-        ),
+        (STACKED["figure"], {"columns": [PARTS[0], {**PARTS[1], "unit": "J"}]}, "'J', 's' on one axis"),
         ({**LINES, "x": "device", "panel": "length"}, {}, "'board / 64' has no number as its label 'device'"),
     ],
 )

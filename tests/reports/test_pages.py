@@ -13,12 +13,7 @@ from invented_tables import cell
 from repro import commands
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.experiments.tree_drawings.forms import (
-    DiagramsSpec,
-    LookaheadSpec,
-    lookahead_mask,
-    tree_mask,
-)
+from repro.experiments.tree_drawings.forms import DiagramsSpec, LookaheadSpec, lookahead_mask, tree_mask
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, read_facts
 from same_text import same_text
 from tiny_project import write_project

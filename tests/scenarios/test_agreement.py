@@ -22,6 +22,7 @@ from tiny_project import Project, write_project
 
 TABLE1 = "edgellm.table1.truthful_qa"
 MATCH = f"calibrate_draft_to={TABLE1}"
+pytestmark = pytest.mark.usefixtures("cache_of_project")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +33,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (made.root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return made.apart(made.out, "max_tokens=40", "calibration_prompts=3")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
 
 
 def drafted(cell: GenerationScenario, requests: Sequence[Request]) -> Iterator[tuple[Prefix, int]]:

@@ -16,19 +16,9 @@ from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation
 from repro.scenarios.generation import figures
 from repro.scenarios.generation.scenario import GenerationScenario
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 LOCAL = ("device=local_cpu", "device.pace=null", "method=std", "prompts=1", "max_tokens=4", "cooldown=0")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
 
 
 def invented() -> tuple[list[Generation], Trace]:

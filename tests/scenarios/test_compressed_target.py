@@ -20,6 +20,7 @@ PHONE = ("method=mllm_npu", "device=xiaomi_14", "engine=mllm_npu")
 SHORT = ("corpus.texts=3", "corpus.tokens=96", "max_tokens=8", "memo=false")
 SHADOW = ("compression@target.compression=shadow", "target.compression.quantile=0.99")
 USED = (*PHONE, *SHORT, *SHADOW)
+pytestmark = pytest.mark.usefixtures("cache_of_project")
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     texts = "".join(json.dumps({"text": f"word{i} and {i * i} more, " * 20}) + "\n" for i in range(9))
     (made.root / "data" / "wikitext-2-raw-v1_train.jsonl").write_text(texts, encoding="utf-8")
     return made
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
 
 
 def cell(project: Project, *more: str, pruned: float = 0.5) -> GenerationScenario:

@@ -53,8 +53,7 @@ def drafts(folder: Path) -> Sequence[str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+def _rows(cache_of_project: None, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPRO_DATA", str(project.root / "data"))
 
 

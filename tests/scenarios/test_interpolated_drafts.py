@@ -22,6 +22,7 @@ from tiny import alone
 from tiny_project import Project, write_project
 
 WEIGHTS = "draft_calibration=weights"
+pytestmark = pytest.mark.usefixtures("cache_of_project")
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (made.root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return made.apart(made.out, "max_tokens=24", "calibration_prompts=10")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
 
 
 def cell_of(project: Project, *more: str) -> GenerationScenario:

@@ -11,10 +11,7 @@ from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.speculative.drafting.calibrated_draft import MatchedHeads
 from repro.methods.speculative.drafting.head_ranks import TOP_RANKS, Calibration
-from repro.methods.speculative.drafting.verification_tree import (
-    estimate_tree,
-    expected_acceptance,
-)
+from repro.methods.speculative.drafting.verification_tree import estimate_tree, expected_acceptance
 from repro.models.forward.network import Network
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells

@@ -15,22 +15,12 @@ from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_checkpoints import CONTROL, write_tokenizer
 from tiny_families import noised
-from tiny_project import Project, write_project
+from tiny_project import Project
 
 TOKENS = len(CONTROL) + 256
 ANSWER = 12
 PROMPT = 15
 SPECULATIVE = ("chain_sd", "edgellm", "specinfer", "opt_tree", "bld", "nav")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return write_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
 
 
 def pair(project: Project, folder: Path, target: hf.PreTrainedModel, draft: hf.PreTrainedModel) -> Project:
@@ -142,7 +132,14 @@ def test_caches_have_room_for_the_longest_draft(
         keep(self, text)
 
     monkeypatch.setattr(Session, "keep", noted)
-    asked = ("experiment=quickstart", f"method={method}", f"max_tokens={ANSWER}", "memo=false", *settings)
+    asked = (
+        "experiment=quickstart",
+        f"method={method}",
+        f"max_tokens={ANSWER}",
+        "prompts=1",
+        "memo=false",
+        *settings,
+    )
     cell = GenerationScenario(project.config(*asked))
     cell.check()
     cell.find(lambda what, done, total: None)

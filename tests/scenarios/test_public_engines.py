@@ -8,12 +8,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.device.device_file import machine
-from repro.device.engines.engine_file import (
-    device_file,
-    device_with_engine,
-    engine_of,
-    read_engine,
-)
+from repro.device.engines.engine_file import device_file, device_with_engine, engine_of, read_engine
 from repro.experiments.plan import cell_config
 from repro.scenarios.registry import made
 

@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from committed_results import at, cells, counted_twice, layer_weights, machine, model, printed, rounds
+from committed_results import at, cells, layer_weights, machine, model, printed, rounds
 
 FIGURE, MEANS, TABLES = "ghidorah/fig9", "ghidorah/fig9_mean", ("ghidorah/table1", "ghidorah/table1_vicuna")
 METHODS = ("medusa", "medusa_em", "ghidorah")
@@ -83,8 +83,3 @@ def test_a_pass_takes_its_padded_rows_computing_and_both_processors_no_less_than
             together_s = 1 / (1 / taken_s["gpu"] + 1 / taken_s["cpu"])
             assert values["target_pass"] >= together_s
             assert values["target_pass"] <= max(taken_s.values())
-
-
-@pytest.mark.parametrize("name", [FIGURE, *TABLES])
-def test_no_second_of_an_answer_is_counted_twice_or_left_out(name: str) -> None:
-    assert counted_twice(name) == {}

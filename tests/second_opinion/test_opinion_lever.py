@@ -14,7 +14,6 @@ import pytest
 from committed_results import (
     at,
     cells,
-    counted_twice,
     geometric_mean,
     layer_weights,
     machine,
@@ -54,10 +53,6 @@ def test_speeds_and_acceptance_follow_from_the_rounds() -> None:
     for method in ("chain_sd", "edgellm", "lever"):
         mean = geometric_mean([accepted[row, method] for row in workloads])
         assert mean == pytest.approx(printed(MEANS)["all", f"acceptance_{method}"], rel=1e-9)
-
-
-def test_no_second_of_an_answer_is_counted_twice_or_left_out() -> None:
-    assert counted_twice(FIGURE) == {}
 
 
 def test_flash_ar_takes_its_reads_and_then_one_pass_over_memory() -> None:

@@ -159,7 +159,7 @@ class Bench:
         device, capacity = self.local(), PROMPT + self.tokens
         network = RecordedNetwork(decoder, capacity, record)
         cost = cost_of(decoder.config, "bfloat16")
-        session = Session(Engine("target", device, cost, network, RESIDENT, tokens=capacity))
+        session = Session(Engine("target", device, cost, network, RESIDENT, token_count=capacity))
         method = Standard()
         seconds = []
         for turn in range(4):  # the first warms up

@@ -53,7 +53,7 @@ def prefill(decoder: Decoder, prompt: Tensor) -> Tensor:
 
 def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[dict[str, Decoder], float]:
     """Decoders by name, whose first word is the kind of their products; and operations of one prefill."""
-    dense = weights.load(folder, "float32", packed=False)
+    dense = weights.load(folder, "float32", is_packed=False)
     elements = sum(linear.tensors()["weight"].numel() for _, linear in linears_of(dense))
     decoders = {"fp32": weights.load(folder, "float32"), "bf16": weights.load(folder, "bfloat16")}
     for name, compression in COMPRESSIONS.items():

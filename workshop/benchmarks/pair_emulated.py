@@ -64,7 +64,7 @@ class EmulatedMachine:
         latency, disk = self.costs.reads or (0.0, min([PACE, median(disks)] if disks else [PACE]))
         device = device_of(self.costs, disk, self.bandwidth, latency)
         device["dram"]["budget"]["value"] = budget
-        return {"device": device, "engine": engine_of_costs("repro here", self.costs, packed=not streamed)}
+        return {"device": device, "engine": engine_of_costs("repro here", self.costs, is_packed=not streamed)}
 
 
 class Predictions:

@@ -50,14 +50,14 @@ class Bench:
         held = {"value": pace, "unit": "GB/s", "source": "assumed"} if pace else None
         self.device = LocalDevice(local_machine({"dram": budget, "pace": held}))
         self.file = layer_file(folder, dtype)
-        self.reader = LayerReader(self.file, slots=2)
+        self.reader = LayerReader(self.file, slot_count=2)
         self.bytes = self.file.layers * self.file.layer_bytes
-        decoder = weights.load(folder, dtype, packed=False, resident=only != "both")
+        decoder = weights.load(folder, dtype, is_packed=False, is_resident=only != "both")
         timer = partial(PassTimer, self.device, cost_of(decoder.config, dtype), (CONTEXT,), decoder)
         if only != "both":
             self.resident = timer()
         if only != "compute":
-            self.streamed = timer(self.reader, streamed=True)
+            self.streamed = timer(self.reader, is_streamed=True)
 
     def read_alone(self) -> float:
         """Seconds of reading all layers once."""

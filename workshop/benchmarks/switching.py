@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arms = matrix_arms(args.size, getattr(torch, args.dtype))
     compare(f"{args.size} x {args.size} matrix, {args.dtype}", arms, "pointer")
     try:
-        decoder = weights.load(checkpoint_folder(args.checkpoint), "float32", packed=False)
+        decoder = weights.load(checkpoint_folder(args.checkpoint), "float32", is_packed=False)
     except InputError as wrong:
         sys.exit(f"error: {wrong}")
     whole = reorder(decoder, random_order(decoder))

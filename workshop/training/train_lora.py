@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     cell = scenario(args.target)
     texts = read_texts(args, cell)
-    decoder = weights.load(cell.folder, "float32", packed=False, device=args.device)
+    decoder = weights.load(cell.folder, "float32", is_packed=False, device=args.device)
     profile = elastic_profile.load(args.out / PROFILE_FILE)
     locked = anchors_of(profile.losses, ANCHORS) if args.system == "elastilm" else ()
     kept = sizes_at(decoder.config, args.level, locked)

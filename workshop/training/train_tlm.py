@@ -33,7 +33,7 @@ from repro.methods.elastilm.trained_heads import fingerprint, head_file
 from repro.methods.elastilm.word_pieces import WordPieces, load_encoder, open_encoder
 from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.weight_files import CONFIG
+from repro.models.checkpoints.weight_files import CONFIG_FILE
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.transformer import weights
 from repro.records.record import content_hash
@@ -211,7 +211,7 @@ class HeadTraining:
             "form": asdict(self.form),
             "levels": list(LEVELS),
         }
-        command.write_json(args.out / CONFIG, common)
+        command.write_json(args.out / CONFIG_FILE, common)
         named = vars(args) | {
             name: Path(getattr(args, name)).name for name in ("encoder", "labels") if name in args
         }

@@ -242,9 +242,9 @@ def in_short(compared: Sequence[Pair]) -> str:
             ratios.setdefault(pair.phase, []).append(pair.ratio)
     parts = [f"{phase} {_range(far)} times ours" for phase, far in ratios.items()]
     text = (
-        f"Of the {len(shown)} rates behind both tables of this page that have a public row of the same chip, "
-        f"size and bits, {sum(map(len, ratios.values()))} are further than a factor of {FACTOR:g} from it "
-        f"({', '.join(parts)}); [docs/compare.md](docs/compare.md#beside-public-rows) names them."
+        f"Of {len(shown)} rates behind both tables that have a public row of the same chip, size and bits, "
+        f"{sum(map(len, ratios.values()))} are further than a factor of {FACTOR:g} from it "
+        f"({', '.join(parts)}): [which](docs/compare.md#beside-public-rows)."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 

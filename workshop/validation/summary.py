@@ -192,7 +192,7 @@ def in_short(results: Path) -> str:
         )
     text = (
         f"How far emulated speeds are off: on {phones.NOBODY}, decoding by {', '.join(said)} in the median; "
-        "[docs/emulator.md](docs/emulator.md#how-far-off-it-is) has prompts, and chips with rows."
+        "[docs/emulator.md](docs/emulator.md#how-far-off-it-is) has more."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)
 

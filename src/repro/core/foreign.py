@@ -28,7 +28,7 @@ CODE_PREFIX = "evaluate:"
 SPECIAL_NAME = re.compile(r"(^|[.+~])_[a-z]+_$")
 """A name that makes an object of what stands beside it (`_target_`)."""
 
-REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${}:]*\}")
+REFERENCE_PATTERN = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${}:]*\}")
 """A reference to a setting, which need not be there, or to a choice, without another one inside it."""
 
 
@@ -69,8 +69,8 @@ def require_header(package: str | None, group: str, file: str) -> str | None:
 
 def require_recorded(overrides: Sequence[str]) -> Sequence[str]:
     """The overrides that records have of their command; errors as in `require_overrides`."""
-    parts = (str(override).partition("=") for override in overrides)
-    require_overrides(((name, value) for name, _, value in parts), "the command of a cell in these results")
+    pairs = (str(override).partition("=") for override in overrides)
+    require_overrides(((name, value) for name, _, value in pairs), "the command of a cell in these results")
     return overrides
 
 
@@ -130,7 +130,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _require_references(text: str, file: str) -> None:
     """InputError for a resolver, also one whose braces are escaped or wait for a sweep's cells (`@{`)."""
     reduced = text.replace("\\", "").replace("@{", "${")
-    while (shorter_text := REFERENCE.sub("_", reduced)) != reduced:
+    while (shorter_text := REFERENCE_PATTERN.sub("_", reduced)) != reduced:
         reduced = shorter_text
     if "${" in reduced:
         raise InputError(

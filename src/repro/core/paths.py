@@ -116,11 +116,11 @@ def folders(group: str) -> list[Path]:
     return list(paths)
 
 
-def _warn(entry: EntryPoint, why: str) -> None:
+def _warn(entry: EntryPoint, reason: str) -> None:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.name
     if package not in _warned_packages:
         _warned_packages.add(package)
-        warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {why}")
+        warn(f"package {package} cannot be read, so its {entry.group} {entry.module} is left out: {reason}")
 
 
 def merge_entries(
@@ -142,14 +142,14 @@ def merge_entries(
     """
     all_entries: dict[str, T] = {}
     path_by_name: dict[str, Path] = {}
-    for number, folder in enumerate(folders):
-        for path, entries in _read_entries(folder, pattern, read, is_own=number == 0):
+    for rank, folder in enumerate(folders):
+        for path, entries in _read_entries(folder, pattern, read, is_own=rank == 0):
             for name, entry in entries.items():
                 if name not in all_entries:
                     all_entries[name], path_by_name[name] = entry, path
                     continue
                 sentence = f"{kind} {name!r} is defined twice: in {path_by_name[name]} and in {path}"
-                if number == 0:
+                if rank == 0:
                     raise InputError(sentence)
                 warn(f"{sentence}; the second is left out")
     return all_entries

@@ -63,9 +63,9 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return path.read_bytes()
 
 
-def is_settled(stat: os.stat_result) -> bool:
+def is_settled(file_stat: os.stat_result) -> bool:
     """Whether a further change of a file shows in its times."""
-    return time.time_ns() - stat.st_ctime_ns > SETTLED_NS
+    return time.time_ns() - file_stat.st_ctime_ns > SETTLED_NS
 
 
 def read_text(path: Path, limit: int) -> str:
@@ -101,16 +101,16 @@ def unpack(path: Path) -> bytes:
     try:
         packed = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
         bytes_left = max(UNPACKED_BYTES, UNPACKED_RATIO * len(packed))
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         while packed:
             part, is_whole, packed = _unpack(packed, path.suffix == XZ_SUFFIX, bytes_left + 1)
             bytes_left -= len(part)
-            parts.append(part)
+            chunks.append(part)
             if bytes_left < 0:
-                raise InputError(f"{path} unpacks to more than {(sum(map(len, parts)) - 1) / MB:.0f} MB")
+                raise InputError(f"{path} unpacks to more than {(sum(map(len, chunks)) - 1) / MB:.0f} MB")
             if not is_whole:
                 raise EOFError("it is cut")
-        return b"".join(parts)
+        return b"".join(chunks)
     except (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as wrong:
         raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
 
@@ -140,12 +140,14 @@ def parse_json(text: str | bytes) -> Any:
 
 def depth_of(value: Any) -> int:
     """Levels of lists and mappings in plain data; ValueError if there are more than `MOST_LEVELS`."""
-    parts = [value]
+    level_values = [value]
     for depth in range(MOST_LEVELS + 1):
-        parts = [part for part in parts if isinstance(part, (list, dict))]
-        if not parts:
+        level_values = [part for part in level_values if isinstance(part, (list, dict))]
+        if not level_values:
             return depth
-        parts = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+        level_values = [
+            inner for part in level_values for inner in (part.values() if isinstance(part, dict) else part)
+        ]
     raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
 
 

@@ -85,8 +85,8 @@ def _import(group: str, name: str, module: str) -> None:
         for classes in _components.values():  # what it registered before it failed
             for leftover in [name for name, cls in classes.items() if cls.__module__ == module]:
                 del classes[leftover]
-        why = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
-        raise InputError(f"{group} {name!r} cannot be used, as {module} fails to import: {why}") from wrong
+        reason = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
+        raise InputError(f"{group} {name!r} cannot be used, as {module} fails to import: {reason}") from wrong
 
 
 def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:

@@ -60,8 +60,8 @@ def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
         InputError: a key is unknown or missing, a value is not what its field's type says, a number is not
             finite, or the class refuses its values itself.
     """
-    built: T = _validate(cls, mapping, where)
-    return built
+    instance: T = _validate(cls, mapping, where)
+    return instance
 
 
 def require(kind: Any, value: object, setting: str) -> None:
@@ -133,10 +133,10 @@ def _at(kind: Any, path: Sequence[int | str], where: str) -> tuple[str, Any]:
 def words(kind: Any) -> str:
     """What a value of a type must be, such as "a whole number from 1 to 16"."""
     if get_origin(kind) is Annotated:
-        base, *bounds = get_args(kind)
-        if MinLen(1) in bounds and base is not str:
-            return f"{words(base)} that is not empty"
-        return words(base) + "".join(_range(bound) for bound in bounds if isinstance(bound, Interval))
+        base_type, *bounds = get_args(kind)
+        if MinLen(1) in bounds and base_type is not str:
+            return f"{words(base_type)} that is not empty"
+        return words(base_type) + "".join(_range(bound) for bound in bounds if isinstance(bound, Interval))
     if get_origin(kind) in (Union, UnionType):
         nullable = sorted(get_args(kind), key=lambda member: member is not NoneType)
         return " or ".join(map(words, nullable))

@@ -35,20 +35,20 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         """The version for a reader, such as `v0.1.0, commit 42674def0f, changed`."""
-        parts = [
+        phrases = [
             f"v{self.release}",
             f"commit {self.commit[:10]}" if self.commit else f"commit unknown ({self.why})",
         ]
-        return ", ".join([*parts, "changed"] if self.dirty else parts)
+        return ", ".join([*phrases, "changed"] if self.dirty else phrases)
 
 
 @cache
 def version() -> Version:
     """The version of the code that runs."""
     package = Path(__file__).resolve().parents[1]
-    built = package / BUILT_FILE
-    if built.is_file():
-        return Version(RELEASE, **json.loads(built.read_text(encoding="utf-8")))
+    built_path = package / BUILT_FILE
+    if built_path.is_file():
+        return Version(RELEASE, **json.loads(built_path.read_text(encoding="utf-8")))
     commit, dirty = git_state(package.parents[1])
     return Version(RELEASE, commit, dirty, "" if commit else _refusal(package.parents[1]))
 

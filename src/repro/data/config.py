@@ -155,20 +155,20 @@ def read_config(name: str) -> DatasetConfig:
 
 def builder_of(config: DatasetConfig) -> TemplateText:
     """The dataset's prompt builder."""
-    built: TemplateText = _component("prompt", "builder", config.prompt, config.name)
-    return built
+    builder: TemplateText = _component("prompt", "builder", config.prompt, config.name)
+    return builder
 
 
 def scoring_of(config: DatasetConfig) -> Scoring:
     """The dataset's scoring."""
-    built: Scoring = _component("scoring", "kind", config.scoring, config.name)
-    return built
+    scoring: Scoring = _component("scoring", "kind", config.scoring, config.name)
+    return scoring
 
 
 def readers(config: DatasetConfig) -> dict[str, type]:
     """The classes that make a dataset's prompts and score their answers, as far as it names any."""
-    parts = (("prompt", "builder", config.prompt), ("scoring", "kind", config.scoring))
-    return {group: lookup(group, str(part[key])) for group, key, part in parts if part and key in part}
+    sections = (("prompt", "builder", config.prompt), ("scoring", "kind", config.scoring))
+    return {group: lookup(group, str(part[key])) for group, key, part in sections if part and key in part}
 
 
 def _component(group: str, key: str, fields: Mapping[str, Any], dataset: str) -> Any:

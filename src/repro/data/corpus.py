@@ -25,9 +25,13 @@ class Corpus:
 
 
 def load_corpus(
-    config: DatasetConfig, tokenizer: Tokenizer, texts: int, tokens: int, data_dir: Path | str | None = None
+    config: DatasetConfig,
+    tokenizer: Tokenizer,
+    text_count: int,
+    token_count: int,
+    data_dir: Path | str | None = None,
 ) -> Corpus:
-    """The first `texts` sequences of `tokens` tokens.
+    """The first `text_count` sequences of `token_count` tokens.
 
     Short texts are concatenated with the following ones, long ones are truncated. Each sequence starts at the
     start of a prompt, with its special tokens.
@@ -35,26 +39,26 @@ def load_corpus(
     Raises:
         InputError: the dataset has too few texts, or cannot be read.
     """
-    limit = texts
+    limit = text_count
     while True:
         rows = load_rows(config, limit, data_dir)
-        corpus = _sequences(prompts(config, rows, tokenizer), tokens)
-        if len(corpus) >= texts:
-            return Corpus(tuple(corpus[:texts]), rows.digest)
+        corpus = _sequences(prompts(config, rows, tokenizer), token_count)
+        if len(corpus) >= text_count:
+            return Corpus(tuple(corpus[:text_count]), rows.digest)
         if len(rows.rows) < limit:
             raise InputError(
-                f"dataset {config.name!r} makes {len(corpus)} texts of {tokens} tokens, and corpus.texts is "
-                f"{texts}; lower corpus.texts or corpus.tokens"
+                f"dataset {config.name!r} makes {len(corpus)} texts of {token_count} tokens, and "
+                f"corpus.texts is {text_count}; lower corpus.texts or corpus.tokens"
             )
         limit *= 2
 
 
-def _sequences(texts: Sequence[Prompt], tokens: int) -> list[Tokens]:
+def _sequences(texts: Sequence[Prompt], token_count: int) -> list[Tokens]:
     sequences: list[Tokens] = []
     joined_tokens: Tokens = ()
     for text in texts:
         joined_tokens += text.token_ids
-        if len(joined_tokens) >= tokens:
-            sequences.append(joined_tokens[:tokens])
+        if len(joined_tokens) >= token_count:
+            sequences.append(joined_tokens[:token_count])
             joined_tokens = ()
     return sequences

@@ -81,9 +81,9 @@ def _prompt(
     name, row = f"{config.name}/{position}", rows.rows[position]
     try:
         examples = [_shot_text(shot, builder, scoring) for shot in _shots(config, row, rows.shots, builder)]
-        parts = [builder.opening(row), *examples, builder.text(row)]
-        text = "\n\n".join(part for part in parts[:-1] if part)
-        text = f"{text}\n\n{parts[-1]}" if text else parts[-1]
+        texts = [builder.opening(row), *examples, builder.text(row)]
+        text = "\n\n".join(part for part in texts[:-1] if part)
+        text = f"{text}\n\n{texts[-1]}" if text else texts[-1]
         target = scoring.target(row, text)
         _require_unicode(text, *(part for pair in target.continuations for part in pair))
         continuations = _continuations(target, tokenizer)

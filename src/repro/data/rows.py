@@ -91,12 +91,16 @@ def rows_in_use(config: DatasetConfig, skip: int, count: int, data_dir: Path | s
         InputError: as `load_rows`, or there are fewer.
     """
     rows = load_rows(config, skip + count, data_dir)
-    total = len(rows.rows)
-    if total < skip + count:
+    row_count = len(rows.rows)
+    if row_count < skip + count:
         skipped = f" after skip={skip}" if skip else ""
-        advice = f"choose prompts={total - skip} or fewer" if total > skip else f"skip fewer than {total}"
+        advice = (
+            f"choose prompts={row_count - skip} or fewer"
+            if row_count > skip
+            else f"skip fewer than {row_count}"
+        )
         raise InputError(
-            f"prompts is {count}{skipped}, but dataset {config.name!r} has {total} rows; {advice}"
+            f"prompts is {count}{skipped}, but dataset {config.name!r} has {row_count} rows; {advice}"
         )
     return rows_after(config, rows, skip)
 

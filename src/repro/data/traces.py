@@ -99,17 +99,17 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
     return config
 
 
-def counts(requests: int, alpha: float, apps: int) -> tuple[int, ...]:
+def counts(request_count: int, alpha: float, apps: int) -> tuple[int, ...]:
     """Number of requests per app, the first being i = 1: Num(i) = requests e^(alpha i) / sum of e^(alpha k).
 
     Deviation: the paper does not specify rounding, and rounding down loses up to one request per app. Here
     each is rounded down, and the missing requests go to the largest remainders, ties to the first.
     """
     weights = [math.exp(alpha * i) for i in range(1, apps + 1)]
-    shares = [requests * weight / sum(weights) for weight in weights]
+    shares = [request_count * weight / sum(weights) for weight in weights]
     app_counts = [math.floor(share) for share in shares]
     apps_by_remainder = sorted(range(apps), key=lambda i: (round(app_counts[i] - shares[i], 9), i))
-    for i in apps_by_remainder[: requests - sum(app_counts)]:
+    for i in apps_by_remainder[: request_count - sum(app_counts)]:
         app_counts[i] += 1
     return tuple(app_counts)
 
@@ -137,15 +137,15 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
     )
 
 
-def _rows(row_count: int, count: int, app: App, seed: int) -> Sequence[int]:
+def _rows(row_count: int, request_count: int, app: App, seed: int) -> Sequence[int]:
     if row_count < 1:
         raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
     generator, rows = random.Random(f"{seed}/{app.source}"), list[int]()
-    while len(rows) < count:
+    while len(rows) < request_count:
         order = list(range(row_count))
         generator.shuffle(order)
         rows += order
-    return rows[:count]
+    return rows[:request_count]
 
 
 def _times(config: TraceConfig, count: int) -> Sequence[float]:

@@ -175,24 +175,28 @@ def differences(record: Record, other_record: Record, same_host: bool) -> Iterat
     """
     errors = record.uncertainty if not same_host else {}
     for name in sorted(errors or record.values):
-        recorded, computed = record.values.get(name), other_record.values.get(name)
+        recorded_value, computed_value = record.values.get(name), other_record.values.get(name)
         margin = None
         if name in errors:  # of two runs, by the 95% intervals of both
             margin = math.hypot(_half(errors[name]), _half(other_record.uncertainty.get(name, errors[name])))
-        if not _agree(recorded, computed, margin, TOLERANCE if same_host else OTHER_HOST_TOLERANCE):
-            yield f"{name} {recorded} -> {computed}"
+        if not _agree(
+            recorded_value, computed_value, margin, TOLERANCE if same_host else OTHER_HOST_TOLERANCE
+        ):
+            yield f"{name} {recorded_value} -> {computed_value}"
 
 
-def other_rounds(recorded: Sequence[Round], computed: Sequence[Round], same_host: bool) -> Iterator[str]:
+def other_rounds(
+    recorded_rounds: Sequence[Round], computed_rounds: Sequence[Round], same_host: bool
+) -> Iterator[str]:
     """Rounds of a cell's first answers that differ from the committed ones of the same requests.
 
     Fields that the committed rounds lack are ignored; a request whose rounds are not as many is named.
     """
-    requests = {str(line["request"]) for line in computed}
-    recorded = [line for line in recorded if str(line["request"]) in requests]
-    if len(recorded) != len(computed) or not computed:
-        yield f"{len(requests)} answers of {len(recorded)} rounds -> {len(computed)} rounds"
-    for line, match in zip(recorded, computed, strict=False):
+    requests = {str(line["request"]) for line in computed_rounds}
+    recorded_rounds = [line for line in recorded_rounds if str(line["request"]) in requests]
+    if len(recorded_rounds) != len(computed_rounds) or not computed_rounds:
+        yield f"{len(requests)} answers of {len(recorded_rounds)} rounds -> {len(computed_rounds)} rounds"
+    for line, match in zip(recorded_rounds, computed_rounds, strict=False):
         for name, value in line.items():
             if not _agree(value, match.get(name), None, TOLERANCE if same_host else OTHER_HOST_TOLERANCE):
                 yield f"{line['request']}, round {line['round']}: {name} {value} -> {match.get(name)}"
@@ -203,14 +207,19 @@ def _half(spread: Spread) -> float:
     return (spread[1] - spread[0]) / 2 if isinstance(spread, tuple) else 1.96 * spread
 
 
-def _agree(recorded: Scalar, computed: Scalar, margin: float | None, tolerance: float) -> bool:
-    if isinstance(recorded, str) or isinstance(computed, str) or recorded is None or computed is None:
-        return recorded == computed
+def _agree(recorded_value: Scalar, computed_value: Scalar, margin: float | None, tolerance: float) -> bool:
+    if (
+        isinstance(recorded_value, str)
+        or isinstance(computed_value, str)
+        or recorded_value is None
+        or computed_value is None
+    ):
+        return recorded_value == computed_value
     if margin is not None:
-        return abs(recorded - computed) <= margin
-    if isinstance(recorded, int) and isinstance(computed, int):
-        return recorded == computed
-    return math.isclose(recorded, computed, rel_tol=tolerance, abs_tol=1e-15)
+        return abs(recorded_value - computed_value) <= margin
+    if isinstance(recorded_value, int) and isinstance(computed_value, int):
+        return recorded_value == computed_value
+    return math.isclose(recorded_value, computed_value, rel_tol=tolerance, abs_tol=1e-15)
 
 
 # --- which cells --------------------------------------------------------------------------------------------
@@ -250,19 +259,19 @@ def select_cells(results: Path, entries: Iterable[Mapping[str, Any]]) -> dict[st
     return cells
 
 
-def beginning(store: Results, record: Record, prompts: int | None) -> Beginning | None:
+def beginning(store: Results, record: Record, prompt_count: int | None) -> Beginning | None:
     """So many of a cell's first answers; None for all of it.
 
     All of it is checked if it has no more, or stored no rounds, or its draft is calibrated on the prompts
     behind its own, which would be others.
     """
     count = record.values.get("prompts")
-    if prompts is None or not isinstance(count, int) or count <= prompts:
+    if prompt_count is None or not isinstance(count, int) or count <= prompt_count:
         return None
     if "calibration" in record.provenance.inputs:
         return None
     rounds = store.rounds(record.key)
-    return Beginning(prompts, rounds) if rounds and "request" in rounds[0] else None
+    return Beginning(prompt_count, rounds) if rounds and "request" in rounds[0] else None
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

@@ -130,7 +130,7 @@ class Command:
         with env_override(dict(config.hydra.job.env_set)):
             sweep = Sweep(plain(config, "labels"), screen(), request(config).folder, len(jobs))
             is_list = sweep.mode == "list"
-            if not is_list:
+            if not is_list and not sweep.store.finished_keys():  # all cells are computed
                 sweep.tracker.check()
             _make_folder(config)
             watcher = self.watched = Watcher(announced_cells=len(jobs))
@@ -205,31 +205,35 @@ def _plan_cells(
     if config.table:  # a draft that a method does not take still names its row
         words = [word for word in words if not word.startswith("model@draft=")]
     plan, unread_words = sweep_plan(config, loader, jobs), UnreadWords(words)
-    for number, overrides in enumerate(jobs):
-        yield plan_cell(plan, number, overrides, unread_words)
+    for cell_number, overrides in enumerate(jobs):
+        yield plan_cell(plan, cell_number, overrides, unread_words)
     unread_words.require_none()
     table = table_section(config)
     if not isinstance(table, TableSpec) or not request(config).whole:
         return
     names, spec = watcher.label_names(), request(config).spec(table)
-    parts = (part for column in spec.columns for part in (column.where, column.over))
-    for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
+    selections = (part for column in spec.columns for part in (column.where, column.over))
+    for name in (*spec.rows.by, *spec.where, *(name for part in selections for name in part)):
         if name not in names:
             raise InputError(f"in table {spec.experiment!r} {unknown('label', name, names)}")
 
 
 def _is_unfinished(config: DictConfig, sweep: Sweep, watcher: Watcher) -> bool:
     """Print and write a sweep's table. Returns whether it, or a cell, failed or was not run."""
-    lost_cells = [watcher.name(number) for number in range(watcher.total) if number not in watcher.finished]
+    lost_cells = [
+        watcher.name(cell_number)
+        for cell_number in range(watcher.total)
+        if cell_number not in watcher.finished
+    ]
     if lost_cells:
         tell_error(
             f"{len(lost_cells)} of {watcher.total} cells of the plan were not run: {_first_of(lost_cells)}\n"
             "  the same command goes on with what is done"
         )
     first_notes: dict[str, Note] = {}  # a cell that is listed twice is shown once
-    for number, note in sorted(watcher.finished.items()):
+    for cell_number, note in sorted(watcher.finished.items()):
         if note.state != "written":
-            first_notes.setdefault(canonical([note.key or note.chosen or number, note.labels]), note)
+            first_notes.setdefault(canonical([note.key or note.chosen or cell_number, note.labels]), note)
     notes = [*first_notes.values()]
     if not notes:
         return bool(lost_cells)

@@ -243,5 +243,5 @@ def explain(wrong: Exception) -> str:
         key, _, value = match[1].partition("=")
         quoted = f"{key}='\"{value}\"'"
         return f"{match[1]} has several values: -m runs a cell for each, and quotes make it one: {quoted}"
-    parts = [" ".join(CLASS_LINES.sub("", str(part)).split()) for part in (wrong, cause or "")]
-    return parts[0] if parts[1] in parts[0] else ": ".join(filter(None, parts))
+    sentences = [" ".join(CLASS_LINES.sub("", str(part)).split()) for part in (wrong, cause or "")]
+    return sentences[0] if sentences[1] in sentences[0] else ": ".join(filter(None, sentences))

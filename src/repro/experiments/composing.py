@@ -121,14 +121,14 @@ class ConfFolder(FileConfigSource):
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
         group, _, name = config_path.removesuffix(".yaml").partition("/")
         try:
-            stat = os.stat(path)
+            file_stat = os.stat(path)
         except FileNotFoundError as wrong:
             content = line_content(Path(self.path), *_split(config_path))
             if content is None:
                 raise ConfigLoadError(f"Config not found : {path}") from wrong
             package = None
         else:
-            package, content = _parse_file(path, stat.st_mtime_ns, stat.st_size)
+            package, content = _parse_file(path, file_stat.st_mtime_ns, file_stat.st_size)
         if not isinstance(content, dict):
             raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
         if not self.is_ours:
@@ -156,8 +156,8 @@ def with_sweep(content: Mapping[str, Any], foreign_path: str = "") -> dict[str, 
         return dict(content)
     grid = grid_of(content)
     if foreign_path:
-        parts: list[Mapping[str, Any]] = [grid.params, *grid.choices]
-        for part in parts:
+        axes: list[Mapping[str, Any]] = [grid.params, *grid.choices]
+        for part in axes:
             part_values = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
             require_overrides(
                 ((name, value) for name, values in part_values for value in values), foreign_path
@@ -176,8 +176,8 @@ def _postpone_references(overrides: Any) -> Any:
 
 
 @cache
-def _parse_file(path: str, changed_ns: int, size: int) -> tuple[str | None, Any]:
-    """A file's package header and content; `changed` and `size` are part of the cache key."""
+def _parse_file(path: str, changed_ns: int, file_size: int) -> tuple[str | None, Any]:
+    """A file's package header and content; `changed` and `file_size` are part of the cache key."""
     text = read_yaml(Path(path))
     content = parse_yaml(text, path, _loader())
     try:

@@ -29,8 +29,8 @@ _STOP_SIGNALS: list[type[KeyboardInterrupt]] = []
 def stopping() -> Iterator[None]:
     """Within the block, SIGTERM stops the run as Ctrl-C does, and `heed` raises what others swallow."""
 
-    def stop(number: int, _: object) -> None:
-        _STOP_SIGNALS.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
+    def stop(signal_number: int, _: object) -> None:
+        _STOP_SIGNALS.append(Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt)
         raise _STOP_SIGNALS[-1]
 
     signals = [signal.SIGTERM]

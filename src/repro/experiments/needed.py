@@ -60,8 +60,9 @@ class Needs:
 
     def lines(self) -> Iterator[str]:
         """A line a checkpoint, and the memory."""
-        total = sum(model.size_bytes for model in self.models)
-        yield f"{self.experiment} with weights=own: {len(self.models)} checkpoints, {total / 1e9:.1f} GB"
+        total_bytes = sum(model.size_bytes for model in self.models)
+        checkpoints = f"{len(self.models)} checkpoints, {total_bytes / 1e9:.1f} GB"
+        yield f"{self.experiment} with weights=own: {checkpoints}"
         for model in self.models:
             repo = model.checkpoint.hub.repo if model.checkpoint.hub else model.checkpoint.folder
             login = "; accept it on the repository's page and log in (HF_TOKEN)" if model.needs_login else ""
@@ -116,10 +117,10 @@ def _shape(model: Mapping[str, Any], checkpoint: str) -> Shape:
         return Shape.parse(model["shape"])
     for path in sorted((conf_dir() / "model").glob("*.yaml")):
         defaults = [part for part in read_mapping(path).get("defaults", ()) if isinstance(part, dict)]
-        parts = {group: choice for part in defaults for group, choice in part.items()}
-        own_checkpoint = OmegaConf.create({"weights": OWN_WEIGHTS, "own": parts.get("checkpoint")}).own
-        if own_checkpoint == checkpoint and "shape" in parts:
-            return Shape.parse(read_mapping(conf_dir() / "model" / "shape" / f"{parts['shape']}.yaml"))
+        choices = {group: choice for part in defaults for group, choice in part.items()}
+        own_checkpoint = OmegaConf.create({"weights": OWN_WEIGHTS, "own": choices.get("checkpoint")}).own
+        if own_checkpoint == checkpoint and "shape" in choices:
+            return Shape.parse(read_mapping(conf_dir() / "model" / "shape" / f"{choices['shape']}.yaml"))
     raise InputError(f"no file of conf/model bills {checkpoint} by a shape, so its size is unknown")
 
 

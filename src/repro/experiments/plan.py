@@ -395,7 +395,7 @@ def sweep_plan(config: DictConfig, loader: ConfigLoader, jobs: Sequence[Sequence
 
 
 def plan_cell(
-    plan: CellPlan, number: int, overrides: Sequence[str], unread_words: UnreadWords
+    plan: CellPlan, cell_number: int, overrides: Sequence[str], unread_words: UnreadWords
 ) -> PlannedCell:
     """Plan a cell, whose configuration may be invalid; HydraException if it cannot be composed."""
     section = plan.composed(overrides).table
@@ -404,20 +404,22 @@ def plan_cell(
         unresolved = plan.unresolved_config(overrides)
         labels, page = {"method": str(unresolved.name)}, table_section(unresolved)
         assert isinstance(page, dict)
-        return PlannedCell(number, overrides, plan.cell(overrides), labels, table=page)
+        return PlannedCell(cell_number, overrides, plan.cell(overrides), labels, table=page)
     try:
         config = plan.cell(overrides)
         unread_words.see(config)
-        return plan_resolved(number, overrides, config)
+        return plan_resolved(cell_number, overrides, config)
     except (InputError, OmegaConfBaseException) as wrong:
-        return PlannedCell(number, overrides, None, _labels(plan.unresolved_config(overrides)), str(wrong))
+        return PlannedCell(
+            cell_number, overrides, None, _labels(plan.unresolved_config(overrides)), str(wrong)
+        )
 
 
-def plan_resolved(number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
+def plan_resolved(cell_number: int, overrides: Sequence[str], config: Mapping[str, Any]) -> PlannedCell:
     """A cell whose configuration is resolved."""
     labels = scenario_of(config).labels_of(config)
     own_labels = {str(name): str(label) for name, label in (config["labels"] or {}).items()}
-    return PlannedCell(number, overrides, config, labels | own_labels)
+    return PlannedCell(cell_number, overrides, config, labels | own_labels)
 
 
 def _labels(config: DictConfig) -> dict[str, str]:

@@ -62,11 +62,11 @@ class Watcher:
         """Number of cells."""
         return max(self._announced, len(self.labels))
 
-    def name(self, number: int) -> str:
+    def name(self, cell_number: int) -> str:
         """A cell's name: those of its labels that differ within the sweep, else its method."""
-        labels = self.labels[number] if number < len(self.labels) else {}
+        labels = self.labels[cell_number] if cell_number < len(self.labels) else {}
         differing_labels = [label for name, label in labels.items() if len(self._values[name]) > 1]
-        return " ".join(differing_labels) or labels.get("method", f"cell {number}")
+        return " ".join(differing_labels) or labels.get("method", f"cell {cell_number}")
 
     def label_names(self) -> list[str]:
         """The names of all labels that a cell has."""
@@ -86,24 +86,26 @@ class Watcher:
             self._values.setdefault(name, {None} if self.labels else set()).add(labels.get(name))
         self.labels.append(labels)
 
-    def tell(self, number: int, stage: str = "", done: int = 0, total: int = 0) -> None:
+    def tell(self, cell_number: int, stage: str = "", done: int = 0, total: int = 0) -> None:
         """A cell has begun, or does this: a stage of its work, the steps done and all."""
-        if number not in self._tasks:
-            self._tasks[number] = self._bars.add_task("", total=None)
-        description = f"{self.name(number)} {stage}".strip()
-        self._bars.update(self._tasks[number], description=description, completed=done, total=total or None)
+        if cell_number not in self._tasks:
+            self._tasks[cell_number] = self._bars.add_task("", total=None)
+        description = f"{self.name(cell_number)} {stage}".strip()
+        self._bars.update(
+            self._tasks[cell_number], description=description, completed=done, total=total or None
+        )
 
-    def finish(self, number: int, note: Note) -> None:
+    def finish(self, cell_number: int, note: Note) -> None:
         """A cell has ended."""
-        self.finished[number] = note
-        if number in self._tasks:
-            self._bars.remove_task(self._tasks.pop(number))
+        self.finished[cell_number] = note
+        if cell_number in self._tasks:
+            self._bars.remove_task(self._tasks.pop(cell_number))
         count = len(self.finished)
         self._bars.update(self._all, completed=count, total=self.total, visible=self.total > 1)
         if self._is_shown and note.state in ("done", "failed", "lost"):
             duration = f" in {in_words(note.seconds)}" if note.seconds is not None else ""
             prefix = f"{count} of {self.total} cells, " if self.total > 1 else ""
-            line = f"{prefix}{self.name(number)} {note.state}{duration}"
+            line = f"{prefix}{self.name(cell_number)} {note.state}{duration}"
             self._bars.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 

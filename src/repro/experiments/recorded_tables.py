@@ -167,9 +167,11 @@ class NumberLines:
         labels, columns = spec.rows.by, {column.key: column for column in spec.columns}
         for option, label in (("--x", self.x), ("--by", self.by or self.x)):
             require_choice(option, label, labels)
-        extra = [label for label in labels if self.by and label not in (self.x, self.by)]
-        if len(extra) > 1:
-            raise InputError(f"--by {self.by} leaves {', '.join(extra)}; leave --by out, or name one of them")
+        extra_labels = [label for label in labels if self.by and label not in (self.x, self.by)]
+        if len(extra_labels) > 1:
+            raise InputError(
+                f"--by {self.by} leaves {', '.join(extra_labels)}; leave --by out, or name one of them"
+            )
         first_key, *other_keys = spec.figure.columns if spec.figure else columns
         lines = FigureSpec(
             columns=(first_key, *(key for key in other_keys if columns[key].unit == columns[first_key].unit)),
@@ -178,7 +180,7 @@ class NumberLines:
             heading=f"{columns[first_key].heading} ({columns[first_key].unit})",
             x=self.x,
             x_heading=self.x,
-            panel="".join(extra),
+            panel="".join(extra_labels),
         )
         return replace(spec, figure=lines)
 

@@ -237,11 +237,11 @@ class Sweep:
         config: Mapping[str, Any],
         console: Console | None = None,
         group: str = "",
-        cells: int | None = None,
+        cell_count: int | None = None,
     ) -> None:
         """Read the run's settings; InputError for an unknown setting or mode, or a place that is none.
 
-        Of a sweep, `group` is the name for wandb and `cells` their number.
+        Of a sweep, `group` is the name for wandb and `cell_count` their number.
         """
         check_known(config)
         check_places(config)
@@ -249,7 +249,7 @@ class Sweep:
         self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
         self.outputs = Path(from_home(config["outputs"]))
-        self.tracker = Tracker.parse(config["wandb"], self.outputs, cells)
+        self.tracker = Tracker.parse(config["wandb"], self.outputs, cell_count)
         self.console = console or Console()
         self.tracked: Path | None = None
         self.group = group
@@ -272,7 +272,8 @@ class Sweep:
         Whatever goes wrong in a cell fails that cell alone.
 
         Raises:
-            InputError: of a table without cells, or of an engine that cannot run any cell.
+            InputError: of a table without cells, of wandb if a cell has to be computed, or of an engine that
+                cannot run any cell.
         """
         waiting_cells: dict[str, list[PlannedCell]] = {}  # each with the equal ones that wait for it
 
@@ -308,6 +309,7 @@ class Sweep:
             elif note := self._notes.get(note_or_scenario.key):
                 watcher.finish(cell.number, _like(note, cell))
             else:
+                self.tracker.check()
                 waiting_cells[note_or_scenario.key] = [cell]
                 yield note_or_scenario.key, note_or_scenario.config
 
@@ -549,6 +551,10 @@ def summary(notes: list[Note], mode: str) -> Grid:
 
 def describe_rest(notes: list[Note]) -> str:
     """The number of cells to do."""
-    todo = sum(note.state in ("todo", "failed") for note in notes)
-    done = sum(note.state == "done" for note in notes)
-    return f"{todo} of {len(notes)} cells to do" if todo else f"{done} of {len(notes)} cells done"
+    todo_count = sum(note.state in ("todo", "failed") for note in notes)
+    done_count = sum(note.state == "done" for note in notes)
+    return (
+        f"{todo_count} of {len(notes)} cells to do"
+        if todo_count
+        else f"{done_count} of {len(notes)} cells done"
+    )

@@ -120,16 +120,18 @@ def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str,
     rows = {}
     for row, name in names.items():
         rows[row] = name
-        parts = row.split(SEPARATOR)
+        row_names = row.split(SEPARATOR)
         for setting in settings:
             key, _, values = setting.partition("=")
             owner = beside(key)
-            if owner is None or owner.component not in parts:
+            if owner is None or owner.component not in row_names:
                 continue
             for value in values.split(","):
                 if not owner.is_default(value):
                     row_label, row_heading = (label([(owner, value)], in_words) for in_words in (False, True))
-                    new_row = SEPARATOR.join(row_label if part == owner.component else part for part in parts)
+                    new_row = SEPARATOR.join(
+                        row_label if part == owner.component else part for part in row_names
+                    )
                     rows[new_row] = new_row.replace(row_label, row_heading)
     return rows
 
@@ -144,9 +146,9 @@ def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tupl
     choices = [override.partition("=")[2].split(",") for override in overrides if _key(override) == WEIGHTS]
     neutral = tuple(column for column in columns if WEIGHTS not in column.where)
     if not choices:
-        mixed = len(neutral) < len(columns)
+        is_mixed = len(neutral) < len(columns)
         return tuple(
-            _column_of(column, STAND_IN) if mixed and column in neutral else column for column in columns
+            _column_of(column, STAND_IN) if is_mixed and column in neutral else column for column in columns
         )
     if len(choices[-1]) == 1:
         return neutral

@@ -48,14 +48,14 @@ class UnreadWords:
         if not self._reasons:
             return
         try:
-            unread = made(config).unread
+            unread_reasons = made(config).unread
         except CONFIG_ERRORS:
-            unread = {}
-        self.see_unread(unread)
+            unread_reasons = {}
+        self.see_unread(unread_reasons)
 
-    def see_unread(self, unread: Mapping[str, str]) -> None:
+    def see_unread(self, unread_reasons: Mapping[str, str]) -> None:
         """Look at a cell, or a page without cells, that does not read these settings."""
-        reasons = {override: _reason(override, unread) for override in self._reasons}
+        reasons = {override: _reason(override, unread_reasons) for override in self._reasons}
         self._reasons = {override: reason for override, reason in reasons.items() if reason}
         self._has_cells = True
 
@@ -65,11 +65,11 @@ class UnreadWords:
             raise InputError(f"{override} would change nothing: {reason}; leave it out")
 
 
-def _reason(override: str, unread: Mapping[str, str]) -> str:
+def _reason(override: str, unread_reasons: Mapping[str, str]) -> str:
     """Why an override is not read; "" if it is, names a model (commands for a pair have both) or deletes."""
     setting = override.lstrip("+~").partition("=")[0].rpartition("@")[2]
-    parts = setting.split(".")
-    if override.startswith("~") or MODEL_PATTERN.fullmatch(parts[0]):
+    keys = setting.split(".")
+    if override.startswith("~") or MODEL_PATTERN.fullmatch(keys[0]):
         return ""
-    settings_above = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return next((unread[name] for name in settings_above if name in unread), "")
+    settings_above = (".".join(keys[:depth]) for depth in range(1, len(keys) + 1))
+    return next((unread_reasons[name] for name in settings_above if name in unread_reasons), "")

@@ -132,27 +132,27 @@ class Decoding:
     def round(
         self,
         text: Prefix,
-        drafted_tokens: int = 0,
-        rows: int = 1,
-        accepted: int = 0,
+        drafted_count: int = 0,
+        row_count: int = 1,
+        accepted_count: int = 0,
         reason: str = "",
         reach: int | None = None,
     ) -> None:
-        """Record a verification that extended the text to `text`; `reach` defaults to `drafted_tokens`."""
+        """Record a verification that extended the text to `text`; `reach` defaults to `drafted_count`."""
         emitted = self._emit(text.tokens(start=self.text.length))
         now = self._device.now
-        accepted = min(accepted, emitted)
-        reach = drafted_tokens if reach is None else reach
+        accepted_count = min(accepted_count, emitted)
+        reach = drafted_count if reach is None else reach
         if self.done:
             reach = min(reach, emitted)  # draft tokens past the end of the answer are no errors
-        record = Round(drafted_tokens, rows, accepted, emitted, reach, reason, self._since, now)
+        record = Round(drafted_count, row_count, accepted_count, emitted, reach, reason, self._since, now)
         self.generation.rounds.append(record)
         self.text, self._since, self.generation.ended = text, now, now
 
-    def verified(self, verification: Verification, drafted: int, reason: str) -> None:
-        """Record the verification of a tree of `drafted` tokens."""
+    def verified(self, verification: Verification, drafted_count: int, reason: str) -> None:
+        """Record the verification of a tree of `drafted_count` tokens."""
         v = verification
-        self.round(v.text, drafted, v.rows, v.accepted, reason, v.reach)
+        self.round(v.text, drafted_count, v.rows, v.accepted, reason, v.reach)
 
     def note_possible(self, trees: Sequence[TokenTree]) -> None:
         """Set `possible` of each round: the length of the final text that its unpruned tree contained."""
@@ -249,15 +249,15 @@ class Method(ABC, Serving):
         """Processors that run passes of a role's model, if the device has them, beside those of its place."""
         return self.processors if role == "target" else frozenset()
 
-    def prefill_rows(self, prompt: float) -> float:
+    def prefill_rows(self, prompt_length: float) -> float:
         """Rows of a pass over a prompt of so many tokens."""
-        return prompt
+        return prompt_length
 
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
         return RANK_COUNT
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """Most draft tokens that a model's cache holds beside a prompt and an answer of so many tokens."""
         return 0
 

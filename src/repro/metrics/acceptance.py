@@ -47,12 +47,14 @@ class Acceptance(Metric):
         _check(accepted_counts, emitted_counts)
         counts = Counter(accepted_counts)
         histogram = [counts[k] for k in range(max(counts) + 1)]
-        rounds = len(accepted_counts)
+        round_count = len(accepted_counts)
         return {
-            "acceptance_length": sum(emitted_counts) / rounds,
-            "accepted_draft_tokens": sum(accepted_counts) / rounds,
+            "acceptance_length": sum(emitted_counts) / round_count,
+            "accepted_draft_tokens": sum(accepted_counts) / round_count,
             "acceptance_histogram": histogram,
-            "acceptance_by_position": [sum(histogram[k + 1 :]) / rounds for k in range(len(histogram) - 1)],
+            "acceptance_by_position": [
+                sum(histogram[k + 1 :]) / round_count for k in range(len(histogram) - 1)
+            ],
         }
 
 
@@ -71,7 +73,9 @@ class DraftCorrectness(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, drafted: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]]) -> Scores:
-        drafted_count, accepted_count = (sum(n for row in rows for n in row) for rows in (drafted, accepted))
+        drafted_count, accepted_count = (
+            sum(n for row in counts_by_text for n in row) for counts_by_text in (drafted, accepted)
+        )
         require_rows([n for row in drafted for n in row], "draft_correctness")
         if not 0 <= accepted_count <= drafted_count or not drafted_count:
             raise InputError(

@@ -64,13 +64,13 @@ class MultipleChoice(Metric):
     ) -> Scores:
         require_rows(answers, "multiple_choice")
         plain_hits, normed_hits = [], []
-        for row, sizes, answer in zip(loglikelihoods, lengths, answers, strict=True):
-            if len(row) != len(sizes) or min(sizes) < 1 or not 0 <= answer < len(row):
+        for row, choice_lengths, answer in zip(loglikelihoods, lengths, answers, strict=True):
+            if len(row) != len(choice_lengths) or min(choice_lengths) < 1 or not 0 <= answer < len(row):
                 raise InputError(
-                    f"{len(row)} likelihoods, choices of {list(sizes)} bytes, the right one {answer}"
+                    f"{len(row)} likelihoods, choices of {list(choice_lengths)} bytes, the right one {answer}"
                 )
             plain_hits.append(100.0 * (int(np.argmax(row)) == answer))
-            normed_hits.append(100.0 * (int(np.argmax(np.divide(row, sizes))) == answer))
+            normed_hits.append(100.0 * (int(np.argmax(np.divide(row, choice_lengths))) == answer))
         acc, acc_error = mean_and_error(plain_hits)
         norm, norm_error = mean_and_error(normed_hits)
         return {"acc": acc, "acc_stderr": acc_error, "acc_norm": norm, "acc_norm_stderr": norm_error}
@@ -93,9 +93,11 @@ class PairedDifference(Metric):
         require_rows(values, "paired_difference")
         differences = np.subtract(values, baseline_values)
         generator = np.random.default_rng(SEED)
-        rows = len(differences)
-        means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
-        low, high = (float(end) if rows >= FEWEST else None for end in np.quantile(means, (0.025, 0.975)))
+        row_count = len(differences)
+        means = [differences[generator.integers(row_count, size=row_count)].mean() for _ in range(RESAMPLES)]
+        low, high = (
+            float(end) if row_count >= FEWEST else None for end in np.quantile(means, (0.025, 0.975))
+        )
         mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,

@@ -52,24 +52,24 @@ class PassAt1(AnswerMetric):
     def score(self, text: str, expected: Sequence[str]) -> float:
         """100 if the answer's code passes; InputError if nobody agreed that it runs."""
         self.ready()
-        before, function, tests = expected
-        return 100.0 * reaches_its_end(program(text, before, function, tests))
+        code_before, function, tests = expected
+        return 100.0 * reaches_its_end(program(text, code_before, function, tests))
 
 
-def program(text: str, before: str, function: str, tests: str) -> str:
+def program(text: str, code_before: str, function: str, tests: str) -> str:
     """The program of an answer and its tests, which reaches its end if the answer passes.
 
     Code that defines the function follows the prompt's own, whose imports and helpers it may need; other code
     continues it.
     """
     names = {function} if function else set(re.findall(r"\b([A-Za-z_]\w*)\s*\(", tests))
-    code = code_of(text, before, names)
-    solution = f"{before}\n{code}" if not before or _defines(code, names) else before + code
+    code = code_of(text, code_before, names)
+    solution = f"{code_before}\n{code}" if not code_before or _defines(code, names) else code_before + code
     check = f"check({function})\n" if function else ""
     return f"{solution}\n\n{tests}\n{check}"
 
 
-def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
+def code_of(text: str, code_before: str = "", names: Collection[str] = ()) -> str:
     """The code of an answer.
 
     It is the first fenced block of Python that defines one of `names`, else the first one, with the blocks
@@ -78,38 +78,38 @@ def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
 
     Args:
         text: the answer, whose fences may be of backticks or tildes, without an end.
-        before: the code that it may continue.
+        code_before: the code that it may continue.
         names: functions of which it defines one if it is whole.
     """
     fenced = [*FENCED_BLOCK.finditer(text)]
     python = [block for block in fenced if PYTHON_LANGUAGE.fullmatch(block["language"])]
     blocks = [re.sub(f"^{block['indent']}", "", block["code"], flags=re.M) for block in python or fenced]
     head = text[: fenced[0].start()] if fenced else text
-    if not blocks or _defines(head, names) or (before and head[:1] in (" ", "\t")):
+    if not blocks or _defines(head, names) or (code_before and head[:1] in (" ", "\t")):
         blocks = [head]
     index = next((i for i, code in enumerate(blocks) if _defines(code, names)), 0)
     defines = _defines(blocks[index], names)
     helpers = [code for code in blocks[:index] if defines and _only_defines(code)]
-    return "\n".join([*helpers, _valid(blocks[index], "" if defines else before)])
+    return "\n".join([*helpers, _valid(blocks[index], "" if defines else code_before)])
 
 
-def _valid(code: str, before: str) -> str:
-    """The code, or as much of it as is valid Python after `before`, without `if __name__ == ...`."""
+def _valid(code: str, code_before: str) -> str:
+    """The code, or as much of it as is valid Python after `code_before`, without `if __name__ == ...`."""
     code_start = CODE_BEGINNING.search(code)
-    variants = [code] if not before else [code, f" {code}", f"    {code}", textwrap.indent(code, "    ")]
-    variants += [code[code_start.start() :]] if code_start and not before else []
+    variants = [code] if not code_before else [code, f" {code}", f"    {code}", textwrap.indent(code, "    ")]
+    variants += [code[code_start.start() :]] if code_start and not code_before else []
     return (
-        max((_longest(trial, before) for trial in variants), key=lambda valid: len(valid.splitlines()))
+        max((_longest(trial, code_before) for trial in variants), key=lambda valid: len(valid.splitlines()))
         or code
     )
 
 
-def _longest(code: str, before: str) -> str:
-    """The first lines of the code that are valid after `before`, as many as there are before an error."""
-    lines, lines_above = code.splitlines(keepends=True), before.count("\n")
+def _longest(code: str, code_before: str) -> str:
+    """The first lines of the code that are valid after `code_before`, as many as stand before an error."""
+    lines, lines_above = code.splitlines(keepends=True), code_before.count("\n")
     while True:
         try:
-            statements = _statements(before + "".join(lines))
+            statements = _statements(code_before + "".join(lines))
         except SyntaxError as wrong:
             valid_count = (wrong.lineno or 1) - 1 - lines_above
             lines = lines[: max(0, min(len(lines) - 1, valid_count))]

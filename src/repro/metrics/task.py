@@ -45,11 +45,11 @@ NUMBER_PATTERN = re.compile(
 STATED_NUMBERS = (r"####(.*)", r"\\boxed\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", r"\banswer\s*(?:is|[:=])(.*)")
 """Where an answer states its number, the surest first: GSM8K's own sign, LaTeX's box, words."""
 
-REMARK = re.compile(r"(\d[^\d()\n=+/×÷]*)\([^()\n]*\)")
+REMARK_PATTERN = re.compile(r"(\d[^\d()\n=+/×÷]*)\([^()\n]*\)")
 """A remark in brackets on a number."""
 
 NEXT_QUESTION = re.compile(r"\n\s*(?:question|q)\s*:", re.IGNORECASE)
-ARTICLES = re.compile(r"\b(a|an|the)\b")
+ARTICLE_PATTERN = re.compile(r"\b(a|an|the)\b")
 
 
 class AnswerMetric(Metric):
@@ -207,7 +207,7 @@ def _final_number(text: str) -> Fraction | None:
     surest, *other_matches = matches
     candidates = [*surest[:1], *(numerals[-1] for numerals in other_matches if numerals), text]
     for candidate in candidates:
-        for part in (REMARK.sub(r"\1", candidate), candidate):
+        for part in (REMARK_PATTERN.sub(r"\1", candidate), candidate):
             if numbers := NUMBER_PATTERN.findall(part):
                 return _value(numbers[-1].replace(",", ""))
     return None
@@ -221,7 +221,7 @@ def _value(number: str) -> Fraction:
 
 def _words(text: str) -> list[str]:
     unpunctuated = "".join(char for char in text.lower() if char not in string.punctuation)
-    return ARTICLES.sub(" ", unpunctuated).split()
+    return ARTICLE_PATTERN.sub(" ", unpunctuated).split()
 
 
 def _f1(words: Sequence[str], reference_words: Sequence[str]) -> float:

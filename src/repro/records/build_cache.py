@@ -76,7 +76,7 @@ def forgetting() -> Iterator[Path]:
 def build_once(
     target: Path,
     build: Callable[[Path], Path],
-    need: int = 0,
+    needed_bytes: int = 0,
     is_whole: Callable[[Path], bool] = Path.exists,
 ) -> Path:
     """Return `target`, building it if it is missing or incomplete; other processes wait for the build.
@@ -88,11 +88,11 @@ def build_once(
     Args:
         target: the cached file or folder.
         build: builds it; called at most once, under the lock.
-        need: peak disk space of the build in bytes, checked before it starts.
+        needed_bytes: peak disk space of the build in bytes, checked before it starts.
         is_whole: whether the existing `target` is complete; if not, it is removed and built again.
 
     Raises:
-        InputError: the folder is not writable, or the disk is full or has less than `need` bytes left; or
+        InputError: the folder is not writable, or the disk is full or has less than `needed_bytes` left; or
             what is there is another user's, who lets nobody read it.
     """
     require_readable(target)
@@ -106,12 +106,12 @@ def build_once(
         scratch = target.with_name(f"{target.name}.partial")
         _remove(scratch)
         _remove(target)
-        require_space(target.parent, need, str(target))
+        require_space(target.parent, needed_bytes, str(target))
         scratch.mkdir()
         try:
-            built = build(scratch)
-            _finish(built, scratch.stat().st_mode & 0o666)
-            os.replace(built, target)
+            built_path = build(scratch)
+            _finish(built_path, scratch.stat().st_mode & 0o666)
+            os.replace(built_path, target)
             flush(target.parent)
         finally:
             _remove(scratch)
@@ -171,15 +171,16 @@ def one_at_a_time(lock_name: str) -> Iterator[None]:
         lock.release()
 
 
-def require_space(folder: Path, need: int, purpose: str) -> None:
-    """InputError if the disk of `folder` (or of its nearest existing parent) has less than `need` bytes."""
+def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
+    """InputError if the disk of `folder` (or of its nearest existing parent) has less than `needed_bytes`."""
     while not folder.exists():
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < need:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
         raise InputError(
-            f"disk too full for {purpose}: up to {need / 1e6:,.0f} MB needed while it is made, "
-            f"{free / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} to another disk"
+            f"disk too full for {purpose}: up to {needed_bytes / 1e6:,.0f} MB needed while it is made, "
+            f"{free_bytes / 1e6:,.0f} MB left under {folder}; free some, or set {CACHE_VARIABLE} "
+            "to another disk"
         )
 
 
@@ -243,9 +244,9 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {folder}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder")
 
 
-def _finish(built: Path, mode: int) -> None:
+def _finish(built_path: Path, mode: int) -> None:
     """Flush a file, or a folder with all that is in it, and give files a mode, which safetensors narrows."""
-    for path in [*built.rglob("*"), built]:
+    for path in [*built_path.rglob("*"), built_path]:
         if not path.is_symlink():
             if path.is_file():
                 path.chmod(mode)

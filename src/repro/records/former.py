@@ -18,9 +18,9 @@ from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes, unpack
 from repro.records.lines import DETAIL_KINDS
 from repro.records.members import Member, write_members
-from repro.records.record import KEY, Record, Round
+from repro.records.record import KEY_PATTERN, Record, Round
 from repro.records.results import Results, has_former_layout
-from repro.records.store import FOLDER
+from repro.records.store import RECORDS_FOLDER
 
 BLOCKS_FILE = "provenance.jsonl.gz"
 CELLS_FILE = "cells.jsonl"
@@ -61,7 +61,7 @@ def convert(root: Path, tell: Callable[[str], None] = print) -> Results:
         for name in (CELLS_FILE, *(f"{kind}.jsonl.xz" for kind in DETAIL_KINDS)):
             (folder / name).unlink(missing_ok=True)
     (root / BLOCKS_FILE).unlink(missing_ok=True)
-    for path in [*(root / FOLDER).iterdir()]:
+    for path in [*(root / RECORDS_FOLDER).iterdir()]:
         if RECORD_NAME.fullmatch(path.name) or path.suffix in (".begun", ".lock") or path.name == ".lock":
             path.unlink()
     return results
@@ -78,7 +78,9 @@ def former_records(root: Path) -> Iterator[Former]:
     Raises:
         InputError: a file is damaged.
     """
-    record_paths = [path for path in sorted((root / FOLDER).glob("*.json")) if KEY.fullmatch(path.stem)]
+    record_paths = [
+        path for path in sorted((root / RECORDS_FOLDER).glob("*.json")) if KEY_PATTERN.fullmatch(path.stem)
+    ]
     stored_keys = set()
     for path in record_paths:
         try:

@@ -134,10 +134,10 @@ def portable_override(override: str) -> str:
 
 def short_places(texts: Iterable[str]) -> dict[str, str]:
     """Each text that is a path of this machine, with as few of its last parts as tell them apart."""
-    parts = {text: Path(text).parts[text.startswith("/") :] for text in texts if _is_place(text)}
+    path_parts = {text: Path(text).parts[text.startswith("/") :] for text in texts if _is_place(text)}
     short_texts: dict[str, str] = {}
-    for count in range(1, max(map(len, parts.values()), default=0) + 1):
-        short_texts = {text: "/".join(names[-count:]) for text, names in parts.items()}
+    for count in range(1, max(map(len, path_parts.values()), default=0) + 1):
+        short_texts = {text: "/".join(names[-count:]) for text, names in path_parts.items()}
         if len({*short_texts.values()}) == len(short_texts):
             break
     return short_texts

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.digits import in_ten_digits
 from repro.core.reading import parse_json
-from repro.records.record import KEY, Record, Round, Scalar, canonical, require_finite_numbers
+from repro.records.record import KEY_PATTERN, Record, Round, Scalar, canonical, require_finite_numbers
 
 LINE_FORM = 1
 """The version of the form that is written. Lines of a higher one are left alone."""
@@ -157,7 +157,7 @@ def read_record(key: str, content: Mapping[str, Any], parts: Mapping[str, Any]) 
 
 def is_key(name: str) -> bool:
     """Whether a name is a cell's key."""
-    return KEY.fullmatch(name) is not None
+    return KEY_PATTERN.fullmatch(name) is not None
 
 
 def _hash(text: str) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.reading import LINES_BYTES, parse_json, read_bytes, require_no_link
-from repro.records.record import KEY, canonical, write_atomically
-from repro.records.store import FOLDER
+from repro.records.record import KEY_PATTERN, canonical, write_atomically
+from repro.records.store import RECORDS_FOLDER
 
 MEMBERS_FILE = "members.jsonl"
 
@@ -43,10 +43,10 @@ def read_members(folder: Path | str) -> Members:
         folder, MEMBERS_FILE
     )  # a text, since hundreds of tables are looked at again and again
     try:
-        stat = os.lstat(path)
+        file_stat = os.lstat(path)
     except FileNotFoundError:
         return Members()
-    return _members(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    return _members(path, file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size)
 
 
 @lru_cache(maxsize=1024)
@@ -57,22 +57,22 @@ def _members(file: str, *_: int) -> Members:
         content = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
     except (InputError, OSError) as wrong:
         return Members((), (str(wrong),))
-    members, damaged = [], []
+    members, problems = [], []
     for number, line in enumerate(content.splitlines(), 1):
         try:
             members.append(_member(line))
         except (ValueError, TypeError, KeyError) as wrong:
-            damaged.append(
+            problems.append(
                 f"{path}, line {number}, is damaged ({wrong}); restore the file, or remove the line"
             )
-    return Members(tuple(members), tuple(damaged))
+    return Members(tuple(members), tuple(problems))
 
 
 def _member(line: bytes) -> Member:
     """The cell of a line; ValueError, TypeError or KeyError if it is none."""
     content = parse_json(line)
     overrides = content.get("overrides", []) if isinstance(content, dict) else None
-    if overrides is None or not KEY.fullmatch(content["key"]):
+    if overrides is None or not KEY_PATTERN.fullmatch(content["key"]):
         raise ValueError("it is no cell")
     if not all(isinstance(override, str) for override in overrides):
         raise ValueError("its overrides are no texts")
@@ -96,7 +96,7 @@ def find_tables(root: Path) -> tuple[list[str], list[str]]:
     tables, links = [], []
     for folder, names, files in os.walk(root):
         links += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
-        names[:] = [name for name in names if name != FOLDER]
+        names[:] = [name for name in names if name != RECORDS_FOLDER]
         if MEMBERS_FILE in files or MEMBERS_FILE in names:  # a folder of that name is said to be none
             tables.append(Path(folder).relative_to(root).as_posix())
     return sorted(tables), sorted(links)

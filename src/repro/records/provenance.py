@@ -200,10 +200,10 @@ def counting_layers() -> Iterator[LayerCount]:
         _layer_count.reset(token)
 
 
-def count_layers(number: int = 1) -> None:
+def count_layers(layer_count: int = 1) -> None:
     """Add calls of decoder layers to the enclosing `counting_layers`, if there is one."""
     if count := _layer_count.get():
-        count.layers += number
+        count.layers += layer_count
 
 
 def layers_so_far() -> int | None:

@@ -36,7 +36,7 @@ Round = Mapping[str, Scalar]
 CHECKSUM_KEY = "sha256"
 """The entry of a record as JSON that holds the hash of the others."""
 
-KEY = re.compile(r"[0-9a-f]{8,64}")
+KEY_PATTERN = re.compile(r"[0-9a-f]{8,64}")
 
 UNSIGNED_UNITS = ("s", "J", "W", "B", "kB", "MB", "GB", "tokens", "rows", "requests", "verifications")
 """Units, alone or over another one (`J/token`), of quantities that cannot be negative."""
@@ -91,7 +91,7 @@ class Record:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        if not KEY.fullmatch(self.key):
+        if not KEY_PATTERN.fullmatch(self.key):
             raise InputError(f"key {self.key!r} is not 8 to 64 hexadecimal digits")
         if self.status not in ("done", "failed"):
             raise InputError(f"status is {self.status!r}; choices: done, failed")
@@ -101,9 +101,9 @@ class Record:
             _check_value(name, value)
         require_finite_numbers(self.uncertainty, "uncertainty")
         _check_signs(self.values)
-        for name, size in self.provenance.memory.items():
-            if size < 0:
-                raise InputError(f"memory {name!r} is {size} bytes; it cannot be negative")
+        for name, value_bytes in self.provenance.memory.items():
+            if value_bytes < 0:
+                raise InputError(f"memory {name!r} is {value_bytes} bytes; it cannot be negative")
         object.__setattr__(self, "values", in_ten_digits(self.values))
         object.__setattr__(self, "uncertainty", in_ten_digits(self.uncertainty))
 

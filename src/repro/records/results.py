@@ -16,8 +16,8 @@ from repro.core.paths import from_home
 from repro.core.reading import require_no_link
 from repro.records.locks import Lock
 from repro.records.members import Member, find_tables, read_members, write_members
-from repro.records.record import KEY, Record, canonical, remove_left
-from repro.records.store import FOLDER, Store
+from repro.records.record import KEY_PATTERN, Record, canonical, remove_left
+from repro.records.store import RECORDS_FOLDER, Store
 
 UNTABLED_GROUP = "untabled"
 """The group of cells that are in no table."""
@@ -135,5 +135,7 @@ def open_results(root: Path | str) -> Results:
 
 def has_former_layout(root: Path) -> bool:
     """Whether a folder has records as they were stored before there were files of lines."""
-    record_paths = (root / FOLDER).glob("*.json")
-    return (root / "provenance.jsonl.gz").exists() or any(KEY.fullmatch(path.stem) for path in record_paths)
+    record_paths = (root / RECORDS_FOLDER).glob("*.json")
+    return (root / "provenance.jsonl.gz").exists() or any(
+        KEY_PATTERN.fullmatch(path.stem) for path in record_paths
+    )

@@ -140,9 +140,11 @@ class RowFile:
         return file
 
     def _set_aside(self, wrong: sqlite3.DatabaseError) -> None:
-        damaged = self.path.with_name(f"{self.path.name}.damaged")
-        log.warning("%s is damaged (%s); it is kept as %s and made again", self.path, wrong, damaged.name)
-        self.path.replace(damaged)
+        damaged_path = self.path.with_name(f"{self.path.name}.damaged")
+        log.warning(
+            "%s is damaged (%s); it is kept as %s and made again", self.path, wrong, damaged_path.name
+        )
+        self.path.replace(damaged_path)
         for journal in ("-wal", "-shm"):
             self.path.with_name(self.path.name + journal).unlink(missing_ok=True)
 
@@ -151,11 +153,13 @@ def _sum(key: bytes, value: bytes) -> bytes:
     return hashlib.blake2b(key + value, digest_size=CHECKSUM_BYTES).digest()
 
 
-def _without_checksum(key: bytes, stored: object) -> bytes | None:
+def _without_checksum(key: bytes, stored_value: object) -> bytes | None:
     """The blob without its checksum; None if it does not match."""
-    if not isinstance(stored, bytes) or stored[:CHECKSUM_BYTES] != _sum(key, stored[CHECKSUM_BYTES:]):
+    if not isinstance(stored_value, bytes) or stored_value[:CHECKSUM_BYTES] != _sum(
+        key, stored_value[CHECKSUM_BYTES:]
+    ):
         return None
-    return stored[CHECKSUM_BYTES:]
+    return stored_value[CHECKSUM_BYTES:]
 
 
 def local_place(path: Path) -> Path:

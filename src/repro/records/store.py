@@ -41,7 +41,7 @@ from repro.records.lines import (
 )
 from repro.records.record import Record, Round, Scalar, flush, remove_left, write_atomically
 
-FOLDER = "records"
+RECORDS_FOLDER = "records"
 """The folder of the files in a folder of results."""
 
 WRITER_NAME = re.compile(r"\.?\d{20}-\d+-[0-9a-f]{8}\.jsonl")
@@ -85,11 +85,11 @@ class StoredCell:
         """The name of its details."""
         return str(self.content.get("details"))
 
-    def over(self, other: StoredCell | None) -> StoredCell:
+    def over(self, other_cell: StoredCell | None) -> StoredCell:
         """This one or another, read before: a finished one, then the latest."""
-        if other is None or self._rank() >= other._rank():
+        if other_cell is None or self._rank() >= other_cell._rank():
             return self
-        return other
+        return other_cell
 
     def _rank(self) -> tuple[bool, str]:
         provenance = self.content.get("provenance")
@@ -127,20 +127,20 @@ class LinesFile:
         """The group whose cells it has, of a packed file."""
         return self.path.name.removesuffix(PACKED_CELLS)
 
-    def goes_on(self, stat: os.stat_result) -> bool:
+    def goes_on(self, file_stat: os.stat_result) -> bool:
         """Whether the file is the one that was read, perhaps with more lines."""
-        if self.stat is None or stat.st_ino != self.stat.st_ino:
+        if self.stat is None or file_stat.st_ino != self.stat.st_ino:
             return self.stat is None
-        is_same = stat.st_size == self.stat.st_size and stat.st_mtime_ns == self.stat.st_mtime_ns
-        return is_same or (self.is_writers and stat.st_size > self.stat.st_size)
+        is_same = file_stat.st_size == self.stat.st_size and file_stat.st_mtime_ns == self.stat.st_mtime_ns
+        return is_same or (self.is_writers and file_stat.st_size > self.stat.st_size)
 
-    def read_more(self, stat: os.stat_result) -> list[StoredCell]:
+    def read_more(self, file_stat: os.stat_result) -> list[StoredCell]:
         """Read what was added; the cells in it. A line that is not whole waits for its end."""
-        if self.stat is not None and stat.st_size == self.stat.st_size:
+        if self.stat is not None and file_stat.st_size == self.stat.st_size:
             return []
-        self.stat = stat
+        self.stat = file_stat
         try:
-            new_bytes = self._read_added(stat.st_size)
+            new_bytes = self._read_added(file_stat.st_size)
         except FileNotFoundError:  # packed meanwhile
             return []
         except (InputError, OSError) as wrong:
@@ -154,15 +154,15 @@ class LinesFile:
             self.end += len(raw)
         return cells
 
-    def _read_added(self, size: int) -> bytes:
+    def _read_added(self, file_size: int) -> bytes:
         """The whole lines behind `end`."""
         require_no_link(self.path.parent, self.path)
         if not self.end:
-            content = read_bytes(self.path, LINES_BYTES)[:size]
+            content = read_bytes(self.path, LINES_BYTES)[:file_size]
         else:
             with self.path.open("rb") as file:
                 file.seek(self.end)
-                content = file.read(size - self.end)
+                content = file.read(file_size - self.end)
         return content if not self.is_writers else content[: content.rfind(b"\n") + 1]
 
     def _take(self, raw: bytes) -> StoredCell | None:
@@ -188,8 +188,8 @@ class LinesFile:
         return None
 
 
-def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
-    """A line of a file; `None` if it is damaged or newer, with a sentence added to `damaged`."""
+def parse_line(raw: bytes, location: str, problems: list[str]) -> Line | None:
+    """A line of a file; `None` if it is damaged or newer, with a sentence added to `problems`."""
     try:
         return read_line(raw.removesuffix(b"\n").decode(errors="replace"))
     except NewerForm as newer:
@@ -198,10 +198,10 @@ def parse_line(raw: bytes, location: str, damaged: list[str]) -> Line | None:
             f"{path} was written by a newer version of repro (its lines have the form {newer}, and this "
             f"version reads up to {LINE_FORM}); its newer lines are left alone"
         )
-        if sentence not in damaged:
-            damaged.append(sentence)
+        if sentence not in problems:
+            problems.append(sentence)
     except ValueError as wrong:
-        damaged.append(_damage_sentence(location, wrong))
+        problems.append(_damage_sentence(location, wrong))
     return None
 
 
@@ -214,7 +214,7 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self.folder = self.root / FOLDER
+        self.folder = self.root / RECORDS_FOLDER
         self._files: dict[str, LinesFile] = {}
         self._cells: dict[str, StoredCell] = {}
         self._writer = Writer(self.folder)
@@ -380,14 +380,14 @@ class Store:
                 probe.write(b"\0" * 4096)
                 probe.flush()
                 os.fsync(probe.fileno())
-            free = shutil.disk_usage(self.folder).free
+            free_bytes = shutil.disk_usage(self.folder).free
         except OSError as wrong:
             reason = "the disk is full" if wrong.errno == errno.ENOSPC else wrong.strerror
             raise InputError(
                 f"results cannot be written to {self.folder}: {reason}; choose another folder"
             ) from wrong
-        if free < min_bytes:
-            need_mb, free_mb = min_bytes / 1e6, free / 1e6
+        if free_bytes < min_bytes:
+            need_mb, free_mb = min_bytes / 1e6, free_bytes / 1e6
             raise InputError(
                 f"{self.folder} has {free_mb:.1f} MB free and the run needs {need_mb:.1f} MB; free some space"
             )
@@ -406,8 +406,8 @@ class Store:
             OSError: the disk is full or read-only; all records are whole.
         """
         remove_left(self._unlinked_folder())
-        if damaged := self.problems():
-            raise InputError(damaged[0])
+        if problems := self.problems():
+            raise InputError(problems[0])
         for key, cell in [*self._cells.items()]:  # what changes its group must be elsewhere before it goes
             if not cell.file.is_writers and cell.file.group != groups[key]:
                 self.put(cell.record, self.rounds(key), self.answers(key))
@@ -427,10 +427,10 @@ class Store:
 
     def _write_group(self, group: str, keys: Sequence[str]) -> None:
         """Write the cells of a group and, before them, their details."""
-        cells, details, parts = list[str](), list[str](), set[str]()
+        cells, details, part_lines = list[str](), list[str](), set[str]()
         for cell in map(self._cells.__getitem__, keys):
-            names = dict.fromkeys(name for name in part_names(cell.content) if name not in parts)
-            parts |= names.keys()
+            names = dict.fromkeys(name for name in part_names(cell.content) if name not in part_lines)
+            part_lines |= names.keys()
             cells += [write_line(part_content(name, cell.file.parts[name])) for name in names]
             cells.append(write_line(cell.content))
             lines = (self._details_line(cell, kind) for kind in DETAIL_KINDS)
@@ -523,17 +523,17 @@ def _packed_details(path: Path, *_: int) -> tuple[dict[tuple[str, str], Line], l
 
     The arguments beside the path change with the file.
     """
-    damaged: list[str] = []
+    problems: list[str] = []
     lines = {}
     for number, raw in enumerate(unpack(path).splitlines(), 1):
-        if line := parse_line(raw, f"{path}, line {number}", damaged):
+        if line := parse_line(raw, f"{path}, line {number}", problems):
             lines[line.kind, line.name] = line
-    return lines, damaged
+    return lines, problems
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    stat = path.lstat()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    file_stat = path.lstat()
+    return file_stat.st_ino, file_stat.st_mtime_ns, file_stat.st_size
 
 
 def _order(name: str) -> tuple[bool, str]:

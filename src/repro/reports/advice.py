@@ -31,7 +31,7 @@ PROMPTS, MACHINE, ENGINE, AGREEMENT = "the prompts", "assumed numbers", "the eng
 MOVER_KINDS = (PROMPTS, ENGINE, AGREEMENT)
 """What may move a figure; `MOVER_KINDS` one system alone, and `MACHINE` all systems on it."""
 
-LENGTHS = ("64", "1024")
+PROMPT_LENGTHS = ("64", "1024")
 README_COLUMNS = {
     "answer_64": "answer, 64 (s)",
     "answer_1024": "answer, 1,024 (s)",
@@ -107,7 +107,7 @@ class SystemTable:
         """The rows that have a cell, with their names."""
         return {row: line["row"] for (row, column), line in self.lines.items() if line["ours"]}
 
-    def rows(self, length: str, streamed: bool) -> list[SystemAnswer]:
+    def rows(self, length: str, is_streamed: bool) -> list[SystemAnswer]:
         """The rows at a length of prompts, in memory or streamed, the earliest answer first.
 
         A paper's own engine is no row, but an end of its system's; of plain decoding the best one is a row.
@@ -115,7 +115,11 @@ class SystemTable:
         draws_by_figure = read_draws(self.root)
         answers = []
         for row, name in self.names.items():
-            if OWN_ENGINE_SUFFIX in row or row.startswith(PLAIN_PREFIX) or (FLASH_SUFFIX in row) != streamed:
+            if (
+                OWN_ENGINE_SUFFIX in row
+                or row.startswith(PLAIN_PREFIX)
+                or (FLASH_SUFFIX in row) != is_streamed
+            ):
                 continue
             line = self.lines[row, f"answer_{length}"]
             if not line["ours"]:
@@ -123,7 +127,9 @@ class SystemTable:
             seconds, joules = float(line["ours"]), self.lines[row, f"answer_joules_{length}"]["ours"]
             draws = draws_by_figure.get((self.table, row, f"answer_{length}"), ())
             ends = dict(self._ends(row, length, seconds))
-            long_answer = self.lines[row, f"answer_{LENGTHS[-1]}"]["ours"]  # the length that acceptance is of
+            long_answer = self.lines[row, f"answer_{PROMPT_LENGTHS[-1]}"][
+                "ours"
+            ]  # the length that acceptance is of
             shortened = bool(long_answer) and not self.lines[row, "acceptance"]["ours"]
             answers.append(
                 SystemAnswer(row, name, seconds, float(joules) if joules else None, ends, draws, shortened)
@@ -183,9 +189,9 @@ def sentences(systems: SystemTable) -> list[str]:
     """The advice of a comparison, one sentence for each place of the target and length of prompts."""
     orders = [
         f"{storage}, behind {int(length):,} tokens: {_order(rows)}"
-        for streamed, storage in ((False, "In memory"), (True, "From flash"))
-        for length in LENGTHS
-        if (rows := systems.rows(length, streamed))
+        for is_streamed, storage in ((False, "In memory"), (True, "From flash"))
+        for length in PROMPT_LENGTHS
+        if (rows := systems.rows(length, is_streamed))
     ]
     return [*orders, *_bands(systems)]
 
@@ -214,7 +220,7 @@ def _order(rows: Sequence[SystemAnswer]) -> str:
 
 
 def _bands(systems: SystemTable) -> Iterator[str]:
-    rows = [row for streamed in (False, True) for row in systems.rows("1024", streamed)]
+    rows = [row for is_streamed in (False, True) for row in systems.rows("1024", is_streamed)]
     if not any(row.draws for row in rows):
         yield "No assumed number of the machine was drawn: what these move is not in the ranges."
         return
@@ -227,8 +233,11 @@ def _bands(systems: SystemTable) -> Iterator[str]:
 
 
 def short_table(systems: SystemTable) -> list[str]:
-    """README's table of the rows in memory; marks of a whole row stand after its name, their legend below."""
-    rows = [row for row in systems.names if FLASH_SUFFIX not in row]
+    """README's table of the rows in memory on public engines, and the legend of its marks.
+
+    Marks of a whole row stand after its name.
+    """
+    rows = [row for row in systems.names if FLASH_SUFFIX not in row and OWN_ENGINE_SUFFIX not in row]
     lines = [["", *README_COLUMNS.values()], ["---"] * (1 + len(README_COLUMNS))]
     used_marks = set[str]()
     for row in rows:
@@ -260,10 +269,8 @@ def _join(phrases: Sequence[str]) -> str:
 
 
 def readme_block(root: Path) -> str:
-    """README's table of the phone, and who is first in memory."""
-    phone = SystemTable(root, "compare/phone")
-    orders = [line for line in sentences(phone) if line.startswith("In memory")]
-    return "\n".join([*short_table(phone), "", *(f"- {line}" for line in orders)])
+    """README's table of the phone."""
+    return "\n".join(short_table(SystemTable(root, "compare/phone")))
 
 
 def compare_block(root: Path) -> str:

@@ -60,7 +60,7 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
     values = [_with_ends(record) for record in records]
     settings, units = _settings(records)
     used_names = {*load_metrics(), *(name for figures in values for name in figures)}
-    parts: list[tuple[str, Sequence[Row]]] = [
+    row_groups: list[tuple[str, Sequence[Row]]] = [
         ("str", [{name: getattr(r, name) for name in FIRST_COLUMNS} for r in records]),
         (
             "str",
@@ -75,7 +75,7 @@ def cell_frame(records: Sequence[Record]) -> pd.DataFrame:
         ),
     ]
     columns = {name: _column([], "str") for name in FIRST_COLUMNS}
-    for dtype, rows in parts:
+    for dtype, rows in row_groups:
         for name in sorted({name for row in rows for name in row}) if rows is settings else _names(rows):
             columns[name] = _column([row.get(name) for row in rows], dtype)
     frame = pd.DataFrame(columns)

@@ -148,8 +148,8 @@ def _pivot(table: Table) -> Grid | None:
     row_labels, column_labels = (dict.fromkeys(pair[i] for pair in rows) for i in (0, 1))
     if len(rows) != len(table.rows) or len(rows) != len(row_labels) * len(column_labels):
         return None
-    parts = tuple(printed_label(column_label, label) for label in column_labels)
-    headings = [Heading(row_label), *(Heading(heading(column), parts) for column in table.columns)]
+    label_texts = tuple(printed_label(column_label, label) for label in column_labels)
+    headings = [Heading(row_label), *(Heading(heading(column), label_texts) for column in table.columns)]
     shared_marks = table.shared_marks
     lines = tuple(
         (

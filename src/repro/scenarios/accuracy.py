@@ -189,12 +189,12 @@ def best_of(scoring: Scoring) -> int:
 
 
 def findings(
-    prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str, best: int = 1
+    prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str, top_count: int = 1
 ) -> Findings:
     """The figures of a model's likelihoods, compared with a baseline's on the same examples.
 
-    `accuracy` is top-`best` accuracy; `acc` and `acc_norm` are top-1. A text that is scored whole (`none`)
-    has nats alone, and one with a single continuation (`greedy`) has them as well.
+    `accuracy` is top-`top_count` accuracy; `acc` and `acc_norm` are top-1. A text that is scored whole
+    (`none`) has nats alone, and one with a single continuation (`greedy`) has them as well.
     """
     if metric == "none":
         lines = [_likelihood_line(*row) for row in zip(prompts, scores, baseline, strict=True)]
@@ -202,12 +202,12 @@ def findings(
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     hits, base_hits = (
-        [int(is_right(prompt, row, metric, best)) for prompt, row in zip(prompts, rows, strict=True)]
+        [int(is_right(prompt, row, metric, top_count)) for prompt, row in zip(prompts, rows, strict=True)]
         for rows in (scores, baseline)
     )
     figures = score(["accuracy"], {"correct": hits})
     values: dict[str, Scalar] = {**figures, "baseline_accuracy": 100.0 * mean(base_hits)}
-    values |= _choice_figures(prompts, scores, best) if metric != "greedy" else {"chance": None}
+    values |= _choice_figures(prompts, scores, top_count) if metric != "greedy" else {"chance": None}
     paired = {"values": [100.0 * hit for hit in hits], "baseline_values": [100.0 * hit for hit in base_hits]}
     values |= score(["paired_difference"], paired)
     values |= {"flips": sum(a != b for a, b in zip(hits, base_hits, strict=True)), "rows": len(hits)}
@@ -238,8 +238,8 @@ def _likelihood_line(
     """Nats of an example's only continuation, compressed and not, and its tokens."""
     nats, baseline = (-round(each[0].nats, NATS_DIGITS) for each in (row, baseline_row))
     (continuation,) = prompt.continuations
-    tokens = len(continuation.token_ids)
-    return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": tokens}
+    token_count = len(continuation.token_ids)
+    return {"id": prompt.id, "nats": nats, "baseline_nats": baseline, "tokens": token_count}
 
 
 def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:
@@ -252,7 +252,7 @@ def _nats(lines: Sequence[Round]) -> dict[str, Scalar]:
     return {"nats_per_token": per_token, "nats_lost": loss, "scored_tokens": int(sums["tokens"])}
 
 
-def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -> dict[str, Scalar]:
+def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, top_count: int) -> dict[str, Scalar]:
     """`acc`, `acc_norm` with their standard errors, and the accuracy of random guessing."""
     from repro.metrics.base import score
 
@@ -261,7 +261,7 @@ def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -
         "lengths": [_lengths(prompt) for prompt in prompts],
         "answers": [prompt.answer for prompt in prompts],
     }
-    chance = 100.0 * mean(best / len(prompt.continuations) for prompt in prompts)
+    chance = 100.0 * mean(top_count / len(prompt.continuations) for prompt in prompts)
     return {**score(["multiple_choice"], outcome), "chance": chance}
 
 
@@ -274,9 +274,9 @@ def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None
     return next(iter(_ranking(prompt, row, metric)), None)
 
 
-def is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> bool:
-    """Whether an example's correct continuation is among the `best` likeliest."""
-    return prompt.answer in _ranking(prompt, row, metric)[:best]
+def is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, top_count: int) -> bool:
+    """Whether an example's correct continuation is among the `top_count` likeliest."""
+    return prompt.answer in _ranking(prompt, row, metric)[:top_count]
 
 
 def _ranking(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:

@@ -232,13 +232,13 @@ def metric_versions(names: Iterable[str]) -> dict[str, int]:
     return {f"metric {name}": version_of(lookup("metric", name)) for name in dict.fromkeys(names)}
 
 
-def spreads(values: Mapping[str, Scalar], rows: int) -> dict[str, Spread]:
+def spreads(values: Mapping[str, Scalar], row_count: int) -> dict[str, Spread]:
     """95% intervals (`NAME_low`, `NAME_high`) or standard errors (`NAME_stderr`) among figures, by `NAME`.
 
     Figures of fewer than `FEWEST` rows have none.
     """
     spread_by_name: dict[str, Spread] = {}
-    for name in values if rows >= FEWEST else ():
+    for name in values if row_count >= FEWEST else ():
         error, low, high = (values.get(f"{name}_{end}") for end in ("stderr", "low", "high"))
         if isinstance(low, float) and isinstance(high, float):
             spread_by_name[name] = (low, high)

@@ -72,9 +72,9 @@ def broken_laws(
     for name in PERCENTAGES:
         yield from _within(name, numbers, 100.0)
     for law in GENERATION_LAWS if "decode_seconds" in numbers else ():
-        left, relation, right = re.split(" (<=|=) ", law.rpartition(": ")[2])
+        left_text, relation, right_text = re.split(" (<=|=) ", law.rpartition(": ")[2])
         check = _equal if relation == "=" else _at_most
-        yield from check(law, _value(left, numbers), _value(right, numbers))
+        yield from check(law, _value(left_text, numbers), _value(right_text, numbers))
     if lines and {"request", "emitted", "start"} <= lines[0].keys():
         yield from _of_rounds(numbers, lines)
         yield from _of_answers(numbers, lines, answers)
@@ -86,22 +86,23 @@ def _of_rounds(numbers: Numbers, lines: Sequence[Round]) -> Iterator[str]:
     """Rounds follow each other without a gap, and their tokens and seconds add up to the totals."""
     previous: Round | None = None
     for line in lines:
-        where = f"round {line['round']} of request {line['request']}"
+        location = f"round {line['round']} of request {line['request']}"
         emitted, accepted = _number(line, "emitted"), _number(line, "accepted")
         start, end = _number(line, "start"), _number(line, "end")
         if previous and previous["request"] == line["request"] and _number(line, "round"):
-            yield from _equal(f"{where} starts where the last one ends", start, _number(previous, "end"))
-        yield from _at_most(f"{where} ends after its start", start, end)
+            yield from _equal(f"{location} starts where the last one ends", start, _number(previous, "end"))
+        yield from _at_most(f"{location} ends after its start", start, end)
         if line["rows"] and emitted - accepted not in (0, 1):
-            yield f"{where} emits its accepted draft tokens and at most one more: {emitted:g}, {accepted:g}"
+            emits = f"{location} emits its accepted draft tokens and at most one more"
+            yield f"{emits}: {emitted:g}, {accepted:g}"
         chain = [accepted, _number(line, "reach"), _number(line, "drafted")]
         if chain != sorted(chain):
-            yield f"{where}: accepted <= reach <= drafted does not hold for {chain}"
+            yield f"{location}: accepted <= reach <= drafted does not hold for {chain}"
         previous = line
     seconds = math.fsum(_number(line, "end") - _number(line, "start") for line in lines)
     yield from _equal("the rounds' seconds add up to decode_seconds", seconds, numbers.get("decode_seconds"))
-    tokens = math.fsum(_number(line, "emitted") for line in lines)
-    yield from _equal("the rounds' tokens add up to decode_tokens", tokens, numbers.get("decode_tokens"))
+    token_count = math.fsum(_number(line, "emitted") for line in lines)
+    yield from _equal("the rounds' tokens add up to decode_tokens", token_count, numbers.get("decode_tokens"))
 
 
 def _of_answers(numbers: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:
@@ -125,9 +126,9 @@ def _of_answers(numbers: Numbers, lines: Sequence[Round], answers: Sequence[Roun
 def _of_requests(lines: Sequence[Round]) -> Iterator[str]:
     """Deciding and switching are parts of the time to the first token."""
     for line in lines:
-        parts = _number(line, "switch") + _number(line, "deciding")
+        part_seconds = _number(line, "switch") + _number(line, "deciding")
         yield from _at_most(
-            f"request {line.get('id')}: switch + deciding <= ttft", parts, _number(line, "ttft")
+            f"request {line.get('id')}: switch + deciding <= ttft", part_seconds, _number(line, "ttft")
         )
 
 

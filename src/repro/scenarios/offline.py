@@ -35,7 +35,7 @@ from repro.scenarios.base import (
 )
 from repro.scenarios.sections import ANSWER_SETTINGS
 
-UNBILLED = "nothing is billed: figures of real weights, which have no device"
+UNBILLED_NOTE = "nothing is billed: figures of real weights, which have no device"
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class OfflineScenario(Scenario):
             "weights": self.target.weights,
             "costs": "predicted",
             "dequantized": self.target.is_dequantized,
-            "notes": (UNBILLED, *stored_notes(self.target.folder)),
+            "notes": (UNBILLED_NOTE, *stored_notes(self.target.folder)),
         }
 
     def check(self) -> None:
@@ -206,7 +206,7 @@ class OfflineScenario(Scenario):
 
 def dense(folder: Path) -> Decoder:
     """Load a checkpoint in fp32, unpacked and fully in memory."""
-    return weights.load(folder, "float32", packed=False)
+    return weights.load(folder, "float32", is_packed=False)
 
 
 _dense_decoders: dict[tuple[Path, str], Decoder] = {}

@@ -123,17 +123,10 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [
-        ({"heads": 0}, "heads 0"),
-        ({"blocks": 0}, "blocks 0"),
-        ({"phases": "train"}, "no answers to train on"),
-    ],
+    [({"heads": 0}, "heads 0"), ({"blocks": 0}, "blocks 0"), ({"phases": "train"}, "no answers to train on")],
 )
 def test_a_wrong_argument_is_named(
-    places: Path,
-    tmp_path: Path,
-    changed: dict[str, object],
-    message: str,
+    places: Path, tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         train_medusa.main(command(places, tmp_path, **changed))

@@ -131,18 +131,9 @@ def test_the_record_says_where_the_predictor_comes_from(places: Path, made: Path
 
 @pytest.mark.parametrize(
     ("changed", "named"),
-    [
-        ({"target": "nowhere"}, "nowhere"),
-        ({"answers": "nowhere"}, "no shards"),
-        ({"layer": 6}, "1 to 5"),
-    ],
+    [({"target": "nowhere"}, "nowhere"), ({"answers": "nowhere"}, "no shards"), ({"layer": 6}, "1 to 5")],
 )
-def test_bad_input_is_named(
-    places: Path,
-    made: Path,
-    changed: dict[str, object],
-    named: str,
-) -> None:
+def test_bad_input_is_named(places: Path, made: Path, changed: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
         train_predictor.main(command(places, made, **changed))
 

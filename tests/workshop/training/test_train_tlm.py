@@ -22,13 +22,7 @@ from repro.models.analysis.likelihood import Reader
 from tiny_dense import dense
 from tiny_encoder import Characters, write
 from workshop.training import score_head
-from workshop.training.decision_head import (
-    DecisionLoss,
-    Judge,
-    Labels,
-    decided,
-    spare,
-)
+from workshop.training.decision_head import DecisionLoss, Judge, Labels, decided, spare
 from workshop.training.loop import Schedule, Training
 from workshop.training.score_head import (
     UNJUDGED,

@@ -33,9 +33,7 @@ LINES = {
             [f"{view}, {kind}", "decode", "90", "5.8", "40.4", "0.98", "7.6", "13.3", "0.2", "0.6"]
             for view, kind in product(("a chip that nobody measured", "held-out rows"), MACHINES.values())
         ]
-        + [
-            ["fitted rows (residuals)", "decode", "8", "1.0", "2.0", "1.00", "7.6", "13.3", "0.2", "0.6"],
-        ],
+        + [["fitted rows (residuals)", "decode", "8", "1.0", "2.0", "1.00", "7.6", "13.3", "0.2", "0.6"]],
     ),
     "papers": (
         PAPER_HEADINGS,

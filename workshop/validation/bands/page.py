@@ -12,7 +12,7 @@ from pathlib import Path
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
-from repro.reports.tables.bands import DIGEST_COLUMN, DRAW_COLUMNS, DRAWS_PATH, MANY
+from repro.reports.tables.bands import DIGEST_COLUMN, DRAW_COLUMNS, DRAWS_PATH, MANY_DRAWS
 from workshop.validation.bands.draws import WITHIN
 from workshop.validation.bands.table_bands import Band, TableBands
 
@@ -76,7 +76,8 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        f"range over the draws, of fewer than {MANY} draws the range of all, and has the machine as it is,",
+        f"range over the draws, of fewer than {MANY_DRAWS} draws the range of all, and has the machine as it "
+        "is,",
         "which is one of the machines. Where costs decide what a method does, the cells were run in full in",
         "8 draws. Shown are comparisons; `table.csv` has all. *replayed* is the figure of the replayed cells",
         "and prompts on the machine as it is: the band is carried over from it to the committed value.",

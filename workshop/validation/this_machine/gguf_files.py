@@ -44,7 +44,7 @@ def q4_0_file(checkpoint: str) -> Path:
     def build(scratch: Path) -> Path:
         return write_q4_0(source, scratch / kept.name)
 
-    build_once(kept, build, need=2 * source.stat().st_size)
+    build_once(kept, build, needed_bytes=2 * source.stat().st_size)
     return kept
 
 

@@ -156,8 +156,8 @@ class MachineBench:
             self._probes = None  # frees the old ones first
             self._probes = found.kernels, [self._probe(name, found.kernels) for name in SHAPES]
         folder = checkpoint_folder(group.model)
-        source = LayerReader(layer_file(folder, group.dtype), slots=2) if group.streamed else None
-        decoder = weights.load(folder, group.dtype, resident=not group.streamed)
+        source = LayerReader(layer_file(folder, group.dtype), slot_count=2) if group.streamed else None
+        decoder = weights.load(folder, group.dtype, is_resident=not group.streamed)
         self._say("loaded")
         cost = cost_of(decoder.config, group.dtype)
         timer = PassTimer(local, cost, CONTEXTS, decoder, source, group.streamed)

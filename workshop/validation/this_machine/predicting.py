@@ -111,7 +111,7 @@ def _ours(
     latency, disk = costs.reads or (0.0, min([pace, median(disks)] if disks else [pace]))
     device = device_of(costs, disk, bandwidth, latency)
     for one in found:
-        engine = engine_of_costs("repro here", costs, packed=one.kernels.packed)
+        engine = engine_of_costs("repro here", costs, is_packed=one.kernels.packed)
         config = config_of(one.group)
         cost = cost_of(config, one.group.dtype)
         yield from _compared(one, device, engine, cost, cells_of(one.group, every))
@@ -164,7 +164,7 @@ def _compared(
     """The cells of a group beside what the emulator says, with the engine and without."""
     group = one.group
     machines = [machine(with_engine(device, used)) for used in (engine, None)]
-    timers = [PassTimer(EmulatedDevice(m), cost, CONTEXTS, streamed=group.streamed) for m in machines]
+    timers = [PassTimer(EmulatedDevice(m), cost, CONTEXTS, is_streamed=group.streamed) for m in machines]
     for cell in cells:
         last = group.engine != OURS  # llama.cpp computes the last token's logits alone
         predicted, roofline = (t.time(cell.rows, cell.context, last).seconds for t in timers)

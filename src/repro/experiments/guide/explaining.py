@@ -38,7 +38,7 @@ def nearest(name: str, choices: Collection[str], limit: int = 3) -> list[str]:
 
     `fig10` is like `lever/fig10`, and `lever/fig99` like other figures of `lever`.
     """
-    folder, _, last = name.rpartition("/")
+    folder, _, base_name = name.rpartition("/")
     same_folder = [choice for choice in choices if folder and choice.startswith(f"{folder}/")]
     if matches := get_close_matches(name, same_folder, n=limit):
         return matches
@@ -46,9 +46,9 @@ def nearest(name: str, choices: Collection[str], limit: int = 3) -> list[str]:
     for choice in sorted(choices):
         leaf_groups.setdefault(choice.rpartition("/")[2], []).append(choice)
     similar = [
-        choice for part in get_close_matches(last, leaf_groups, n=limit) for choice in leaf_groups[part]
+        choice for part in get_close_matches(base_name, leaf_groups, n=limit) for choice in leaf_groups[part]
     ]
-    equal_names, close_names = leaf_groups.get(last, []), get_close_matches(name, choices, n=limit)
+    equal_names, close_names = leaf_groups.get(base_name, []), get_close_matches(name, choices, n=limit)
     return list(dict.fromkeys([*equal_names, *close_names, *similar]))[:limit]
 
 

@@ -35,7 +35,7 @@ Run language models on emulated phones and boards, or on this machine; compare w
   python -m repro -m GROUP=A,B SETTING=1,2 ...     a sweep: every combination
   python -m repro experiment=NAME                  a sweep with a table
 """
-MORE = """\
+CLOSING_TEXT = """\
   repro list                                 all groups; a group's names; a name's own settings
   repro check                                compute committed results again and compare
   repro table, show, compare                 a table again; a cell's answers; two records or tables
@@ -68,6 +68,6 @@ def help_text() -> str:
         f"Several cells at once: hydra/launcher={DASK_LAUNCHER}, see docs/run.md",
         "",
         "More:",
-        MORE,
+        CLOSING_TEXT,
     ]
     return "\n".join(lines)

@@ -152,8 +152,10 @@ def _table_settings(name: str) -> list[Setting]:
         InputError: the section has no such part.
     """
     settings = [*nested_settings(TableSettings, TABLE)]
-    parts = sorted({setting.name.rpartition(".")[0] for setting in settings} | {s.name for s in settings})
-    require_choice("setting", name, parts)
+    part_names = sorted(
+        {setting.name.rpartition(".")[0] for setting in settings} | {s.name for s in settings}
+    )
+    require_choice("setting", name, part_names)
     return [setting for setting in settings if f"{setting.name}.".startswith(f"{name}.")]
 
 

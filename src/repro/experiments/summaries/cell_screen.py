@@ -130,8 +130,8 @@ def headline(record: Record) -> str:
     labels = {name: record.labels[name] for name in (*FIRST_LABELS, *record.labels) if name in record.labels}
     method, device = labels.pop("method"), labels.pop("device", "")
     amount = [f"{config[name]} {unit}" for name, unit in _amounts(record).items() if name in config]
-    parts = [label for label in labels.values() if label not in (*EMPTY_LABELS, method)]
-    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*parts, *amount]))
+    shown_labels = [label for label in labels.values() if label not in (*EMPTY_LABELS, method)]
+    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*shown_labels, *amount]))
 
 
 def _amounts(record: Record) -> dict[str, str]:
@@ -170,15 +170,16 @@ def _lines(
         for m in metrics
     }
     numbers = [texts[m.name] for m in metrics if not isinstance(values[m.name], str)]
-    first = max(len(metric.heading) for metric in metrics)
-    second, third = max(map(len, numbers), default=0), max(map(len, endings.values()))
+    heading_width = max(len(metric.heading) for metric in metrics)
+    number_width, ending_width = max(map(len, numbers), default=0), max(map(len, endings.values()))
     for group, group_metrics in groupby(metrics, key=lambda metric: metric.group):
         yield Text(f"\n{group.capitalize()}", style="bold")
         for m in group_metrics:
             if isinstance(values[m.name], str):
-                line = Text(f"  {m.heading:<{first}}  {texts[m.name]}  ")
+                line = Text(f"  {m.heading:<{heading_width}}  {texts[m.name]}  ")
             else:
-                line = Text(f"  {m.heading:<{first}}  {texts[m.name]:>{second}} {endings[m.name]:<{third}}  ")
+                number = f"{texts[m.name]:>{number_width}} {endings[m.name]:<{ending_width}}"
+                line = Text(f"  {m.heading:<{heading_width}}  {number}  ")
             if width - line.cell_len >= READABLE_WIDTH:
                 line.append(m.definition, style="dim")
             line.truncate(width, overflow="ellipsis")

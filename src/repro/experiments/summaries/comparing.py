@@ -43,48 +43,50 @@ FIGURE_STATES = ("equal", "different", "gone", "fresh")
 
 FRAME_COLUMNS = ("ours", "other", "better", "how", "low", "high", "change_low", "change_high", "metric")
 NO_INTERVAL = (None, None)
-PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
+PERCENTAGE_PATTERN = re.compile(r"\d+(\.\d+)?%")
 KEY_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 MOST_FIGURES = 60
 """Figures of tables that are printed unless all are asked for."""
 
 
 def compare_records(
-    ours: Record, other: Record, rounds: tuple[Sequence[Round], Sequence[Round]]
+    our_record: Record, other_record: Record, rounds: tuple[Sequence[Round], Sequence[Round]]
 ) -> pd.DataFrame:
     """All figures of two records, in the order in which a cell's are printed.
 
     Args:
-        ours: the first record.
-        other: the second record.
+        our_record: the first record.
+        other_record: the second record.
         rounds: the stored lines of detail of both.
     """
-    sides = known_values(ours), known_values(other)
-    sums = totals(ours, rounds[0]), totals(other, rounds[1])
-    spreads = with_interval(ours, rounds[0]).uncertainty
+    sides = known_values(our_record), known_values(other_record)
+    sums = totals(our_record, rounds[0]), totals(other_record, rounds[1])
+    spreads = with_interval(our_record, rounds[0]).uncertainty
     metrics = {name: described_as(name) for name in {*sides[0], *sides[1]}}
     figures = {}
     for name, metric in sorted(metrics.items(), key=lambda item: order_of(item[1])):
         is_share = metric.unit in ("%", "share", "percentage_point")
-        how: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
+        change_kind: Literal["difference", "ratio"] = "difference" if is_share else "ratio"
         has_both = all(name in side for side in sums)
         change = (
-            (paired_interval(sums[1][name], sums[0][name], how) or NO_INTERVAL) if has_both else NO_INTERVAL
+            (paired_interval(sums[1][name], sums[0][name], change_kind) or NO_INTERVAL)
+            if has_both
+            else NO_INTERVAL
         )
         spread = spreads.get(name)
         ends = spread if isinstance(spread, tuple) else NO_INTERVAL
         values = sides[0].get(name), sides[1].get(name)
-        figures[name] = (*values, metric.better, how, *ends, *change, metric)
+        figures[name] = (*values, metric.better, change_kind, *ends, *change, metric)
     return _judge(pd.DataFrame.from_dict(figures, orient="index", columns=FRAME_COLUMNS, dtype=object))
 
 
-def compare_tables(ours: Path, other: Path) -> pd.DataFrame:
+def compare_tables(our_folder: Path, other_folder: Path) -> pd.DataFrame:
     """All figures of two tables' CSV files, or of all tables of two folders.
 
     Raises:
         InputError: there is no such file or folder, or it holds no table.
     """
-    figures, other_figures = _figures(ours), _figures(other).add_suffix("_other")
+    figures, other_figures = _figures(our_folder), _figures(other_folder).add_suffix("_other")
     frame = figures.join(other_figures, how="outer").reindex(
         figures.index.append(other_figures.index).unique()
     )
@@ -98,8 +100,10 @@ def _judge(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[frame[["ours", "other"]].notna().any(axis=1)].copy()
     for name in ("low", "high", "change_low", "change_high"):
         frame[name] = pd.to_numeric(frame[name])
-    ours, others = numbers(frame, "ours"), numbers(frame, "other")
-    frame["change"] = (others / ours.where(ours != 0)).where(frame["how"] == "ratio", others - ours)
+    our_numbers, other_numbers = numbers(frame, "ours"), numbers(frame, "other")
+    frame["change"] = (other_numbers / our_numbers.where(our_numbers != 0)).where(
+        frame["how"] == "ratio", other_numbers - our_numbers
+    )
     are_equal = [equal(*pair) for pair in zip(frame["ours"], frame["other"], strict=True)]
     conditions = [frame["ours"].isna(), frame["other"].isna(), pd.Series(are_equal, frame.index, dtype=bool)]
     frame["state"] = np.select(conditions, ["fresh", "gone", "equal"], "different")
@@ -112,11 +116,11 @@ def numbers(frame: pd.DataFrame, side: str) -> pd.Series[float]:
     return frame[side].map(lambda value: value if isinstance(value, (int, float)) else math.nan).astype(float)
 
 
-def equal(ours: Scalar, other: Scalar) -> bool:
+def equal(our_value: Scalar, other_value: Scalar) -> bool:
     """Whether two figures are the same, numbers within `TOLERANCE`."""
-    if isinstance(ours, (int, float)) and isinstance(other, (int, float)):
-        return same_number(ours, other)
-    return ours == other
+    if isinstance(our_value, (int, float)) and isinstance(other_value, (int, float)):
+        return same_number(our_value, other_value)
+    return our_value == other_value
 
 
 def worse_than(frame: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -169,8 +173,8 @@ def _of_line(line: Mapping[str, str], artifact: str) -> Iterator[tuple[str, tupl
 
 def _artifact(file: Path) -> str:
     """The name of a table by its place in a folder of results: `tables/lever/fig4.csv` is `lever/fig4`."""
-    parts = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
-    return "/".join(parts)
+    folder_names = [part for part in file.with_suffix("").parts if part not in ("tables", "table")]
+    return "/".join(folder_names)
 
 
 def _scalar(text: str | None) -> Scalar:
@@ -180,9 +184,9 @@ def _scalar(text: str | None) -> Scalar:
         return text or None
 
 
-def differing_settings(ours: Record, other: Record) -> list[str]:
+def differing_settings(our_record: Record, other_record: Record) -> list[str]:
     """The settings in which two cells differ, each with both values; of two components only their names."""
-    our_config, other_config = (record.provenance.config for record in (ours, other))
+    our_config, other_config = (record.provenance.config for record in (our_record, other_record))
     return [f"{path} ({a}, {b})" for path, a, b in _differences(our_config, other_config, "")]
 
 
@@ -207,12 +211,14 @@ def show_records(console: Console, store: Results, keys: tuple[str, str]) -> pd.
     Raises:
         InputError: a key is no beginning of exactly one record's, or a cell failed.
     """
-    ours, other = (record_of(store, key) for key in keys)
-    for name, record in zip("AB", (ours, other), strict=True):
+    our_record, other_record = (record_of(store, key) for key in keys)
+    for name, record in zip("AB", (our_record, other_record), strict=True):
         console.print(Text(f"{name}  {record.key[:12]}  {headline(record)}"), soft_wrap=True)
-    if changes := differing_settings(ours, other):
+    if changes := differing_settings(our_record, other_record):
         console.print(f"They differ in {'; '.join(changes)}.", highlight=False, soft_wrap=True)
-    frame = compare_records(ours, other, (store.rounds(ours.key), store.rounds(other.key)))
+    frame = compare_records(
+        our_record, other_record, (store.rounds(our_record.key), store.rounds(other_record.key))
+    )
     grid = _grid("", "A", "B", "B over A, or B - A", "95% interval", "unit")
     for figure in frame.itertuples():
         if not (isinstance(figure.ours, str) or isinstance(figure.other, str)):
@@ -292,7 +298,7 @@ def show_worse(console: Console, frame: pd.DataFrame, share: float) -> int:
 
 def share_of(percentage: str) -> float:
     """The share that a text such as `5%` or `0%` names; InputError for another one."""
-    if not PERCENTAGE.fullmatch(percentage):
+    if not PERCENTAGE_PATTERN.fullmatch(percentage):
         raise InputError(f"--worse-than {percentage}: give a percentage of A's figure, such as 5% or 0.5%")
     return float(percentage.removesuffix("%")) / 100
 

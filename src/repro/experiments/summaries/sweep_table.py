@@ -174,8 +174,8 @@ def sweep_table(notes: Sequence[Note], store: Results, overrides: Mapping[str, s
             labels_by_axis[axis] = _label(axis, used_labels={*labels, *labels_by_axis.values()})
         rows |= {label: axis for label in names or [labels_by_axis[axis]] if label not in rows}
     labelled_notes = []
-    for number, note in enumerate(notes):
-        additions = {label: settings.at[number, axis] for axis, label in labels_by_axis.items()}
+    for cell_number, note in enumerate(notes):
+        additions = {label: settings.at[cell_number, axis] for axis, label in labels_by_axis.items()}
         label_texts = {label: text for label, text in additions.items() if text != LACKING_TEXT}
         labelled_notes.append(replace(note, labels=note.labels | label_texts))
     records = store.records(Member(note.key, note.labels) for note in labelled_notes if note.key)
@@ -210,8 +210,8 @@ def _standing_for(axis: str, values: pd.Series[str], labels: pd.DataFrame) -> li
 
 def _label(axis: str, used_labels: Collection[str]) -> str:
     """A label for an override: its last word, or all of them if that is taken."""
-    parts = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
-    return parts[-1] if parts[-1] not in used_labels else "_".join(parts)
+    words = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
+    return words[-1] if words[-1] not in used_labels else "_".join(words)
 
 
 def _name(settings: pd.DataFrame, labels: Iterable[str], overrides: Mapping[str, str]) -> str:
@@ -252,8 +252,8 @@ def own_table(name: str, command: SweepCommand, records: Sequence[Record]) -> Ta
         "rows": {
             "by": rows,
             "names": {
-                SEPARATOR.join(row): COMMA.join(filter(None, parts))
-                for row, parts in zip(ids.values, texts.values, strict=True)
+                SEPARATOR.join(row): COMMA.join(filter(None, label_texts))
+                for row, label_texts in zip(ids.values, texts.values, strict=True)
             },
             "apart": True,
         },
@@ -358,19 +358,19 @@ def _baseline(ids: pd.DataFrame) -> str:
 
 def _compared_words(printed_names: pd.DataFrame) -> str:
     """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
-    parts = []
+    phrases = []
     for label in printed_names:
         values = [value for value in printed_names[label].unique() if value]
         text = " and ".join(filter(None, (", ".join(values[:-1]), *values[-1:])))
         text = text if len(values) <= MOST_NAMED else f"{len(values)} values"
-        parts.append(f"{TITLE_PREFIXES.get(label, f'{label} ')}{text}")
-    return ", ".join(parts).replace(", on ", " on ")
+        phrases.append(f"{TITLE_PREFIXES.get(label, f'{label} ')}{text}")
+    return ", ".join(phrases).replace(", on ", " on ")
 
 
 def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[Record]) -> str:
     """The labels and the amount of work that all cells share."""
     first_labels = labels.iloc[0].dropna()
-    parts = [
+    phrases = [
         printed_label(name, first_labels[name])
         for name in dict.fromkeys((*FIRST_LABELS, *sorted(first_labels.index)))
         if name in first_labels and labels[name].nunique(dropna=False) == 1
@@ -379,8 +379,8 @@ def _circumstances(rows: Sequence[str], labels: pd.DataFrame, records: Sequence[
     for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
         values = {record.provenance.config.get(setting) for record in records}
         if len(values) == 1 and None not in values and setting not in rows:
-            parts.append(amount.format(values.pop()))
-    return ", ".join(dict.fromkeys(parts))
+            phrases.append(amount.format(values.pop()))
+    return ", ".join(dict.fromkeys(phrases))
 
 
 def _picture(names: Sequence[str], ids: pd.DataFrame) -> dict[str, Any]:
@@ -419,8 +419,8 @@ def _placement_notes(records: Sequence[Record]) -> list[str]:
     for record in records:
         if text := _place(record.provenance.config):
             methods.setdefault(text, {}).setdefault(printed_label("method", record.labels.get("method", "")))
-    parts = [f"{text} with {', '.join(names)}" for text, names in methods.items()]
-    return [f"The target is {'; '.join(parts)}."] if len(parts) > 1 else []
+    phrases = [f"{text} with {', '.join(names)}" for text, names in methods.items()]
+    return [f"The target is {'; '.join(phrases)}."] if len(phrases) > 1 else []
 
 
 def _place(config: Mapping[str, Any]) -> str:

@@ -85,10 +85,10 @@ def fill_cell(
         if isinstance(start, (int, float)) and isinstance(end, (int, float)):
             curves["seconds"] = end - start
         run.log({"round/index": index, **{f"round/{name}": value for name, value in curves.items()}})
-    for key, rows in (("rounds", rounds), ("answers", answers)):
-        names = list(dict.fromkeys(name for line in rows for name in line))
-        if rows:
-            _log_table(run, key, names, [[line.get(name) for name in names] for line in rows])
+    for key, lines in (("rounds", rounds), ("answers", answers)):
+        names = list(dict.fromkeys(name for line in lines for name in line))
+        if lines:
+            _log_table(run, key, names, [[line.get(name) for name in names] for line in lines])
     if trace is not None:
         _log_files(run, f"timeline-{record.key[:12]}", "timeline", [trace])
 

@@ -78,7 +78,7 @@ class Tracker:
     _is_unreachable: bool = field(default=False, init=False)
 
     @classmethod
-    def parse(cls, section: Mapping[str, Any], outputs: Path, cells: int | None = None) -> Tracker:
+    def parse(cls, section: Mapping[str, Any], outputs: Path, cell_count: int | None = None) -> Tracker:
         """Read the section `wandb` of the configuration of a cell, or of a sweep of so many.
 
         Under an agent of wandb, which waits for one run, a sweep's is the only one, and a cell that was done
@@ -96,9 +96,9 @@ class Tracker:
             raise InputError(
                 "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
             )
-        if os.environ.get("WANDB_SWEEP_ID"):
-            return replace(tracker, cells=cells is None, again=cells is None)
-        is_small = cells is None or cells <= MOST_RUNS
+        if _has_agent():
+            return replace(tracker, cells=cell_count is None, again=cell_count is None)
+        is_small = cell_count is None or cell_count <= MOST_RUNS
         return tracker if tracker.cells is not None else replace(tracker, cells=is_small)
 
     @cached_property
@@ -190,8 +190,11 @@ class Tracker:
     ) -> Path | None:
         """Finish the run of a sweep: its table, its pictures and files, and a row for each of its cells.
 
+        A sweep whose cells were all done before has none, except under an agent of wandb, which waits for it.
         Returns as `cell`.
         """
+        if group not in self._sweeps and not _has_agent():
+            return None
         run = self._sweep_run(group)
         self._sweeps.pop(group)
         fill = partial(contents.fill_sweep, table=table, files=[*files.values()], records=records)
@@ -285,6 +288,11 @@ class Tracker:
             else:
                 log.exception("wandb could not write the run %r of %r; its record is kept", name, group)
             return None
+
+
+def _has_agent() -> bool:
+    """Whether an agent of a wandb sweep runs this command."""
+    return bool(os.environ.get("WANDB_SWEEP_ID"))
 
 
 def _require_login() -> None:

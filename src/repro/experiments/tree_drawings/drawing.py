@@ -40,19 +40,19 @@ def draw_masks(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -
     picture = canvas(0.4 + MASK_INCHES * len(masks), MASK_INCHES + 0.55)
     panels = picture.subplots(1, len(masks), squeeze=False)[0]
     for panel, form, mask in zip(panels, spec.masks, masks, strict=True):
-        tokens = len(mask)
+        token_count = len(mask)
         panel.pcolormesh(
             np.array(mask, dtype=float), cmap=ListedColormap([IDLE_COLOUR, NEEDED_COLOUR]), vmin=0, vmax=1,
-            edgecolors="#3c5a82", linewidth=0.4 if tokens <= 16 else 0.08,
+            edgecolors="#3c5a82", linewidth=0.4 if token_count <= 16 else 0.08,
         )  # fmt: skip
         panel.set_aspect("equal")
         panel.invert_yaxis()
         panel.spines[:].set_visible(False)
         panel.set_xticks([])
         panel.set_yticks([])
-        share = 100 * sum(map(sum, mask)) / tokens**2
+        share = 100 * sum(map(sum, mask)) / token_count**2
         panel.set_title(form.name, fontsize=8.5)
-        panel.set_xlabel(f"{tokens} tokens, {share:.0f}% computed", fontsize=7.5, color=GREY)
+        panel.set_xlabel(f"{token_count} tokens, {share:.0f}% computed", fontsize=7.5, color=GREY)
     panels[0].set_ylabel("query", fontsize=8)
     keys = [Patch(color=NEEDED_COLOUR, label="computed"), Patch(color=IDLE_COLOUR, label="not needed")]
     frame(

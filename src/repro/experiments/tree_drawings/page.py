@@ -24,12 +24,20 @@ from repro.reports.formats.layout import ABSENT, Grid, Page, signs
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.tables.table import legend
 
-TREE_GRID = {"tree": "l", "width": "r", "nodes by level": "l", "estimate": "r", "estimate, refined": "r"}
-TREE_GRID |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
-NODE_GRID = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
-NODE_GRID |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
-MASK_GRID = {"pattern": "l"}
-MASK_GRID |= dict.fromkeys(("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r")
+TREE_ALIGNMENTS = {
+    "tree": "l",
+    "width": "r",
+    "nodes by level": "l",
+    "estimate": "r",
+    "estimate, refined": "r",
+}
+TREE_ALIGNMENTS |= dict.fromkeys(("measured", "measured, refined", "changed"), "r")
+NODE_ALIGNMENTS = dict.fromkeys(("own accuracy", "accepted, estimate"), "r")
+NODE_ALIGNMENTS |= dict.fromkeys(("in the estimated tree", "in the final tree"), "l")
+MASK_ALIGNMENTS = {"pattern": "l"}
+MASK_ALIGNMENTS |= dict.fromkeys(
+    ("tokens", "points", "computed", "of all (%)", "of the causal half (%)"), "r"
+)
 """Headings of the tables, with their alignments; nodes have their tree's name before them."""
 
 FiguresByColumn = Mapping[str, tuple[str, float | None]]
@@ -77,8 +85,8 @@ def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[FiguresByColumn]) -> 
     """CSV with one line per number of a form in ten digits, in a table's columns."""
     lines: list[Mapping[str, object]] = []
     for form, numbers in zip(forms, figures, strict=True):
-        for column, (unit, number) in numbers.items():
-            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
+        for column, (unit, figure) in numbers.items():
+            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": figure}
             line |= {"marks": "fitted"} if form.match else {}
             lines.append(line)
     return csv_of(CSV_HEADER, lines)
@@ -86,13 +94,13 @@ def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[FiguresByColumn]) -> 
 
 def mask_figures(mask: Mask) -> dict[str, tuple[str, float]]:
     """The numbers of a mask that the table shows."""
-    tokens, computed_points = len(mask), sum(map(sum, mask))
+    token_count, computed_count = len(mask), sum(map(sum, mask))
     return {
-        "tokens": ("tokens", tokens),
-        "points": ("points", tokens**2),
-        "computed": ("points", computed_points),
-        "density": ("%", 100 * computed_points / tokens**2),
-        "causal_density": ("%", 200 * computed_points / (tokens * (tokens + 1))),
+        "tokens": ("tokens", token_count),
+        "points": ("points", token_count**2),
+        "computed": ("points", computed_count),
+        "density": ("%", 100 * computed_count / token_count**2),
+        "causal_density": ("%", 200 * computed_count / (token_count * (token_count + 1))),
     }
 
 
@@ -100,9 +108,9 @@ def mask_page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     """The masks' numbers as a page with one table."""
     lines = []
     for form, mask in zip(spec.masks, masks, strict=True):
-        numbers = [number for _, number in mask_figures(mask).values()]
+        numbers = [figure for _, figure in mask_figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
-    return _page(spec, [Grid.of(MASK_GRID, lines)], spec.footnotes, MASK_ORIGIN)
+    return _page(spec, [Grid.of(MASK_ALIGNMENTS, lines)], spec.footnotes, MASK_ORIGIN)
 
 
 def _page(spec: DiagramsSpec, grids: Sequence[Grid], notes: Sequence[str], origin: str) -> Page:
@@ -126,7 +134,7 @@ def tree_figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None
 def tree_page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
     notes = [*legend("fitted" for form in forms if form.fitted), *spec.footnotes]
-    return _page(spec, [Grid.of(TREE_GRID, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
+    return _page(spec, [Grid.of(TREE_ALIGNMENTS, map(_line, forms)), *map(_nodes, forms)], notes, TREE_ORIGIN)
 
 
 def _line(form: VerificationDiagram) -> tuple[str, ...]:
@@ -134,7 +142,7 @@ def _line(form: VerificationDiagram) -> tuple[str, ...]:
     for path in form.paths:
         levels[len(path)] = levels.get(len(path), 0) + 1
     mark = signs(("fitted",)) if form.fitted else ""
-    width, *lengths, changed_nodes = (number for _, number in tree_figures(form).values())
+    width, *lengths, changed_nodes = (figure for _, figure in tree_figures(form).values())
     cells = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
     return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *cells, f"{changed_nodes:.0f}")
 
@@ -145,4 +153,4 @@ def _nodes(form: VerificationDiagram) -> Grid:
         accuracy, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
         marks = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
         lines.append((".".join(map(str, path)), f"{accuracy:.3f}", f"{value:.3f}", *marks))
-    return Grid.of({f"{form.name}: node": "l", **NODE_GRID}, lines)
+    return Grid.of({f"{form.name}: node": "l", **NODE_ALIGNMENTS}, lines)

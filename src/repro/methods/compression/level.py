@@ -13,10 +13,10 @@ from repro.models.analysis.layers import block_elements, of_layers
 from repro.models.transformer.decoder import Decoder
 
 
-def layers_at(level: float, layers: int) -> int:
+def layers_at(level: float, layer_count: int) -> int:
     """Number of layers that a level keeps: its share rounded down, at least 1."""
     # Rounding to ten decimals removes floating-point error, so that 0.7 of 10 layers is 7.
-    return max(1, math.floor(round(level * layers, 10)))
+    return max(1, math.floor(round(level * layer_count, 10)))
 
 
 def most_important(decoder: Decoder, importances: Sequence[float], level: float) -> Decoder:

@@ -105,7 +105,7 @@ class EdgeLLM(Method):
         """See `Method`: the target's first choice, and the draft's `choices` for new branches."""
         return 1 if role == "target" else self.choices
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`: a full tree, and what is drafted while it is verified."""
         return (self.limit if self.fallback else self.length) + (self.provisional != "never") * self.ahead
 
@@ -162,8 +162,8 @@ class EdgeLLM(Method):
         best_branch = max(branches, key=lambda b: b.confidence)
         if not best_branch.opens:
             open_branches = [branch for branch in branches if not branch.opens]
-            total, size = sum(branch.confidence for branch in open_branches), len(tree) - 1
-            best_branch = max(open_branches, key=lambda b: size * b.confidence / total - b.length)
+            total, drafted_count = sum(branch.confidence for branch in open_branches), len(tree) - 1
+            best_branch = max(open_branches, key=lambda b: drafted_count * b.confidence / total - b.length)
         node = tree.grow(best_branch.parent, best_branch.token, best_branch.logp)
         await draft.forward([tree.prefixes[node]])
 
@@ -176,11 +176,13 @@ class EdgeLLM(Method):
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
-    def _adapt(self, alpha: float, confidence: float, accepted: int, length: int) -> float:
+    def _adapt(self, alpha: float, confidence: float, accepted_count: int, length: int) -> float:
         """Threshold of the next round (Eq. 3); `length` is N_all, that of the branch accepted furthest."""
-        if accepted == length:
+        if accepted_count == length:
             return alpha * self.shrink
-        return min(HIGHEST_THRESHOLD, UPDATES[self.update](alpha, confidence, (length - accepted) / length))
+        return min(
+            HIGHEST_THRESHOLD, UPDATES[self.update](alpha, confidence, (length - accepted_count) / length)
+        )
 
 
 async def wait_for_gap(draft: Engine, target: Engine, kind: str) -> None:

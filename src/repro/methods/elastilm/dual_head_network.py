@@ -24,7 +24,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.methods.serving.slo import LEVELS
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.checkpoints.weight_files import CONFIG, read_config
+from repro.models.checkpoints.weight_files import CONFIG_FILE, read_config
 
 PARTS = ("score", "decision")
 
@@ -49,7 +49,9 @@ class HeadSettings:
         """The settings of the heads in a folder; InputError if its `config.json` has none."""
         entries = read_config(folder).get("form")
         if not isinstance(entries, dict) or set(entries) != set(cls.__dataclass_fields__):
-            raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {entries!r}")
+            raise InputError(
+                f"{folder} holds no heads: its {CONFIG_FILE} must say their form, not {entries!r}"
+            )
         return cls(**entries)
 
 
@@ -110,46 +112,48 @@ class DualHead(nn.Module):
                 raise InputError(unknown("level", f"{level:g}", [f"{choice:g}" for choice in LEVELS]))
         return self.vocab + LEVELS.index(ttft), self.vocab + len(LEVELS) + LEVELS.index(tpot)
 
-    def retain(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def retain(self, ids: Tensor, real_positions: Tensor | None = None) -> Tensor:
         """Logits of dropping and of keeping each token, `[texts, tokens, 2]`.
 
         Args:
             ids: `[texts, tokens]`.
-            real: bool of the same shape, False for padding; None if there is no padding.
+            real_positions: bool of the same shape, False for padding; None if there is no padding.
         """
-        return cast(Tensor, self.keep(self._rows("score", ids, real)))
+        return cast(Tensor, self.keep(self._rows("score", ids, real_positions)))
 
-    def decide(self, ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def decide(self, ids: Tensor, real_positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Logits of prompt and model levels, each `[texts, levels]`, from each text's first token."""
-        first_rows = self._rows("decision", ids, real)[:, 0]
+        first_rows = self._rows("decision", ids, real_positions)[:, 0]
         return self.prompt(first_rows), self.model(first_rows)
 
-    def _rows(self, part: str, ids: Tensor, real: Tensor | None) -> Tensor:
+    def _rows(self, part: str, ids: Tensor, real_positions: Tensor | None) -> Tensor:
         is_objective = ids >= self.vocab
         embeddings = F.embedding(ids.masked_fill(is_objective, 0), self._table)
         objectives = F.embedding((ids - self.vocab).clamp(min=0), self.objective)
         embeddings = torch.where(is_objective[..., None], objectives, embeddings)
         mask = None
-        if real is not None:
+        if real_positions is not None:
             # MobileBERT's embedding reads neighbours.
-            embeddings = embeddings.masked_fill(~real[..., None], 0.0)
-            mask = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
+            embeddings = embeddings.masked_fill(~real_positions[..., None], 0.0)
+            mask = torch.zeros(real_positions.shape).masked_fill(
+                ~real_positions, torch.finfo(torch.float32).min
+            )[:, None, None]
         x: Tensor = self.embeddings(inputs_embeds=embeddings)
         for layer in (*self.bottom, *cast(nn.ModuleList, self.upper[part])):
-            out = layer(x, mask)
-            x = out if isinstance(out, Tensor) else out[0]
+            states = layer(x, mask)
+            x = states if isinstance(states, Tensor) else states[0]
         return x
 
     def part(self, name: str) -> dict[str, nn.Parameter]:
         """The trainable parameters of one head: its upper layers, or their updates, and its classifiers."""
         if name not in PARTS:
             raise InputError(unknown("head", name, PARTS))
-        heads = {"score": ("keep.",), "decision": ("prompt.", "model.")}[name]
+        beginnings = {"score": ("keep.",), "decision": ("prompt.", "model.")}[name]
         prefix = f"upper.{name}."
         return {
             key: value
             for key, value in self.named_parameters()
-            if key.startswith(heads)
+            if key.startswith(beginnings)
             or (key.startswith(prefix) and (not self.form.rank or key.endswith((".narrow", ".wide"))))
         }
 
@@ -173,16 +177,16 @@ class DualHead(nn.Module):
                 value.copy_(tensors[key].float())
 
 
-def orthogonal(count: int, embeddings: Tensor, generator: torch.Generator) -> Tensor:
-    """`count` orthogonal random vectors with the mean norm of the word embeddings.
+def orthogonal(vector_count: int, embeddings: Tensor, generator: torch.Generator) -> Tensor:
+    """`vector_count` orthogonal random vectors with the mean norm of the word embeddings.
 
     Raises:
-        InputError: the embedding width is smaller than `count`.
+        InputError: the embedding width is smaller than `vector_count`.
     """
     width = embeddings.shape[1]
-    if width < count:
-        raise InputError(f"{count} vectors of {width} dimensions cannot be orthogonal to each other")
-    gaussian = torch.randn(width, count, generator=generator, dtype=torch.float64)
+    if width < vector_count:
+        raise InputError(f"{vector_count} vectors of {width} dimensions cannot be orthogonal to each other")
+    gaussian = torch.randn(width, vector_count, generator=generator, dtype=torch.float64)
     vectors: Tensor = torch.linalg.qr(gaussian).Q.T * embeddings.double().norm(dim=1).mean()
     return vectors.float().contiguous()
 
@@ -202,10 +206,10 @@ def _update(module: nn.Module, rank: int, generator: torch.Generator) -> None:
             _update(child, rank, generator)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs)
+def _linear(input_count: int, output_count: int, generator: torch.Generator) -> nn.Linear:
+    linear = nn.Linear(input_count, output_count)
     with torch.no_grad():
-        linear.weight.copy_(0.02 * torch.randn(outputs, inputs, generator=generator))
+        linear.weight.copy_(0.02 * torch.randn(output_count, input_count, generator=generator))
         linear.bias.zero_()
     return linear
 

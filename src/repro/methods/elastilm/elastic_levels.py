@@ -73,14 +73,14 @@ def sizes_at(
 
 def _paper_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded to nearest; neurons fill the rest of the layer's share."""
-    units = max(1, math.floor(keep * config.kv_heads + 0.5))
+    unit_count = max(1, math.floor(keep * config.kv_heads + 0.5))
     weights = config.kv_heads * unit_parameters(config) + config.intermediate * neuron_parameters(config)
-    neurons = (keep * weights - units * unit_parameters(config)) / neuron_parameters(config)
-    return units, min(config.intermediate, max(TILE, math.floor(round(neurons, 6))))
+    neurons = (keep * weights - unit_count * unit_parameters(config)) / neuron_parameters(config)
+    return unit_count, min(config.intermediate, max(TILE, math.floor(round(neurons, 6))))
 
 
 def _release_size(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded up and neurons down."""
     # Rounding to six decimals removes floating-point error next to whole numbers.
-    units = math.ceil(round(keep * config.kv_heads, 6))
-    return max(1, units), max(1, math.floor(round(keep * config.intermediate, 6)))
+    unit_count = math.ceil(round(keep * config.kv_heads, 6))
+    return max(1, unit_count), max(1, math.floor(round(keep * config.intermediate, 6)))

@@ -89,11 +89,11 @@ class AdaptedLinear(Linear):
 def shapes(config: DecoderConfig, sizes: LayerSizes, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
     """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
     site_shapes: dict[Site, Shape] = {}
-    for i, (units, neurons) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
-        keys, queries = units * config.head_dim, units * config.groups * config.head_dim
-        output_counts = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
+    for i, (unit_count, neuron_count) in enumerate(zip(sizes.units, sizes.neurons, strict=True)):
+        keys, queries = unit_count * config.head_dim, unit_count * config.groups * config.head_dim
+        output_counts = {"q": queries, "k": keys, "v": keys, "gate": neuron_count, "up": neuron_count}
         matrix_shapes = {name: (config.hidden, outputs) for name, outputs in output_counts.items()}
-        matrix_shapes |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        matrix_shapes |= {"out": (queries, config.hidden), "down": (neuron_count, config.hidden)}
         site_shapes |= {Site(i, m): matrix_shapes[m] for m in matrices if m != "gate" or config.gated}
     return site_shapes
 
@@ -142,8 +142,10 @@ def _adapt_layer(layer: LayerWeights, i: int, lora: Lora) -> LayerWeights:
 def _shape(linear: Linear) -> Shape:
     """Inputs and outputs of a sub-model's matrix; InputError for other linears."""
     if isinstance(linear, PlainLinear | TransposedLinear):
-        rows, columns = linear.weight.shape
-        return (rows, columns) if isinstance(linear, TransposedLinear) else (columns, rows)
+        row_count, column_count = linear.weight.shape
+        return (
+            (row_count, column_count) if isinstance(linear, TransposedLinear) else (column_count, row_count)
+        )
     raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
 
 
@@ -152,11 +154,11 @@ def _merge_linear(linear: Linear) -> Linear:
         return JoinedLinear(tuple(map(_merge_linear, linear.parts)))
     if not isinstance(linear, AdaptedLinear):
         return linear
-    base, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
-    if isinstance(base, TransposedLinear):
-        return replace(base, weight=base.weight + update.t())
-    assert isinstance(base, PlainLinear), "attach_adapters takes matrices alone"
-    return replace(base, weight=base.weight + update)
+    base_linear, update = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    if isinstance(base_linear, TransposedLinear):
+        return replace(base_linear, weight=base_linear.weight + update.t())
+    assert isinstance(base_linear, PlainLinear), "attach_adapters takes matrices alone"
+    return replace(base_linear, weight=base_linear.weight + update)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:

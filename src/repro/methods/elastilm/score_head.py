@@ -45,19 +45,21 @@ class EncoderCost:
     transformed: int
     attended: int
 
-    def op(self, name: str, rows: int, layers: int, on: str, embeds: bool, stored: Precision) -> Op:
-        """An op of `layers` layers, stored in a precision, over `rows` tokens with full attention."""
-        weights = layers * self.layer_weights + (self.transformed if embeds else 0)
-        table_reads = rows * self.table if embeds else 0
+    def op(
+        self, name: str, row_count: int, layer_count: int, on: str, embeds: bool, stored_precision: Precision
+    ) -> Op:
+        """An op of `layer_count` layers, stored in a precision, over `row_count` tokens; full attention."""
+        weights = layer_count * self.layer_weights + (self.transformed if embeds else 0)
+        table_reads = row_count * self.table if embeds else 0
         return Op(
             on,
             "layer",
             name,
-            rows=rows,
-            flops=2.0 * rows * weights + 4.0 * layers * rows * rows * self.attended,
-            bytes=(weights + table_reads) * stored.bits / 8,
-            precision=stored.arithmetic,
-            launches=float(layers),
+            rows=row_count,
+            flops=2.0 * row_count * weights + 4.0 * layer_count * row_count * row_count * self.attended,
+            bytes=(weights + table_reads) * stored_precision.bits / 8,
+            precision=stored_precision.arithmetic,
+            launches=float(layer_count),
         )
 
 
@@ -139,7 +141,8 @@ class ScoreHead(Scorer):
         layers = model_cost.layers - (model_cost.layers // 2 if self.shares_bottom else 0)
         embeds = not self.shares_bottom
         return tuple(
-            model_cost.op("score head", rows, layers, on, embeds, self.stored) for rows in self._rows[key]
+            model_cost.op("score head", row_count, layers, on, embeds, self.stored)
+            for row_count in self._rows[key]
         )
 
 

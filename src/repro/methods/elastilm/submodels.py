@@ -62,10 +62,10 @@ class TransposedLinear(TensorFields):
 def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
     """The linears of consecutive groups of outputs, as views."""
     linears, start = [], 0
-    for count in outputs:
-        bias = None if linear.bias is None else linear.bias.narrow(0, start, count)
-        linears.append(PlainLinear(linear.weight.narrow(0, start, count), bias))
-        start += count
+    for output_count in outputs:
+        bias = None if linear.bias is None else linear.bias.narrow(0, start, output_count)
+        linears.append(PlainLinear(linear.weight.narrow(0, start, output_count), bias))
+        start += output_count
     return linears
 
 
@@ -129,27 +129,29 @@ class UnitDecoder(Decoder):
     missing ones are zero and not read.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache
+    ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        units = heads.shape[1] // (config.groups + 2)
-        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
+        unit_count = heads.shape[1] // (config.groups + 2)
+        queries, rotary_heads = unit_count * config.groups, unit_count * (config.groups + 1)
         if w.qk_norm is not None:
-            for start, stop, norm in self._head_norms(w.qk_norm, units):
+            for start, stop, norm in self._head_norms(w.qk_norm, unit_count):
                 heads[:, start:stop] = norm(heads[:, start:stop])
         if mask.rotation is not None:
             heads.view(torch.complex64)[:, :rotary_heads].mul_(mask.rotation)
         rows = heads[:, queries:]
-        if units < config.kv_heads:
+        if unit_count < config.kv_heads:
             rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
-            rows[:, :, :units] = heads[:, queries:].view(-1, 2, units, config.head_dim)
+            rows[:, :, :unit_count] = heads[:, queries:].view(-1, 2, unit_count, config.head_dim)
             rows = rows.flatten(1, 2)
-        keys, values = cache.append_joint(i, rows)
-        return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], mask))
+        keys, values = cache.append_joint(layer, rows)
+        return w.out(self._mix(heads[:, :queries], keys[:unit_count], values[:unit_count], mask))
 
-    def _head_norms(self, norm: RMSNorm, units: int) -> list[tuple[int, int, RMSNorm]]:
+    def _head_norms(self, norm: RMSNorm, unit_count: int) -> list[tuple[int, int, RMSNorm]]:
         """Q and K norms of the remaining heads, each with the range of heads it applies to."""
-        queries, keys = units * self.config.groups, units
+        queries, keys = unit_count * self.config.groups, unit_count
         rows = norm.weight
         return [
             (0, queries, replace(norm, weight=rows.narrow(0, 0, queries))),
@@ -261,14 +263,16 @@ def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
     return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
 
 
-def _slice_layer(config: DecoderConfig, layer: LayerWeights, units: int, neurons: int) -> LayerWeights:
-    queries, keys = units * config.groups * config.head_dim, units * config.head_dim
+def _slice_layer(
+    config: DecoderConfig, layer: LayerWeights, unit_count: int, neuron_count: int
+) -> LayerWeights:
+    queries, keys = unit_count * config.groups * config.head_dim, unit_count * config.head_dim
     return replace(
         layer,
         qkv=_slice_joined(layer.qkv, (queries, keys, keys)),
         out=_slice_transposed(layer.out, queries),
-        up=_slice_joined(layer.up, (neurons,) * len(matrices(config, "up"))),
-        down=_slice_transposed(layer.down, neurons),
+        up=_slice_joined(layer.up, (neuron_count,) * len(matrices(config, "up"))),
+        down=_slice_transposed(layer.down, neuron_count),
     )
 
 
@@ -276,15 +280,15 @@ def _slice_joined(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
     assert isinstance(linear, JoinedLinear), "submodel takes what reorder gives"
     return JoinedLinear(
         tuple(
-            split_outputs(as_plain(part), [count])[0]
-            for part, count in zip(linear.parts, counts, strict=True)
+            split_outputs(as_plain(part), [output_count])[0]
+            for part, output_count in zip(linear.parts, counts, strict=True)
         )
     )
 
 
-def _slice_transposed(linear: Linear, count: int) -> TransposedLinear:
+def _slice_transposed(linear: Linear, output_count: int) -> TransposedLinear:
     assert isinstance(linear, TransposedLinear), "submodel takes what reorder gives"
-    return replace(linear, weight=linear.weight.narrow(0, 0, count))
+    return replace(linear, weight=linear.weight.narrow(0, 0, output_count))
 
 
 def _dense(linear: Linear) -> PlainLinear:
@@ -292,6 +296,8 @@ def _dense(linear: Linear) -> PlainLinear:
     if isinstance(linear, TransposedLinear):
         return PlainLinear(linear.weight.t().contiguous(), linear.bias)
     assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"
-    parts = [as_plain(part) for part in linear.parts]
-    biases = [part.bias for part in parts if part.bias is not None]
-    return PlainLinear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    dense_linears = [as_plain(part) for part in linear.parts]
+    biases = [part.bias for part in dense_linears if part.bias is not None]
+    return PlainLinear(
+        torch.cat([part.weight for part in dense_linears]), torch.cat(biases) if biases else None
+    )

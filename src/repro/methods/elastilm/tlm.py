@@ -59,9 +59,9 @@ class DecisionHead(Decider):
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
         model_cost, limit = MODEL_COSTS[self.model_cost], self.reading.net.positions
-        pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
-        rows = min(pieces + 4, limit)
-        return (model_cost.op("decision head", rows, model_cost.layers, on, True, self.stored),)
+        piece_count = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
+        row_count = min(piece_count + 4, limit)
+        return (model_cost.op("decision head", row_count, model_cost.layers, on, True, self.stored),)
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
         if tokens not in self._ends:
@@ -69,9 +69,9 @@ class DecisionHead(Decider):
         return self._ends[tokens]
 
 
-def last_pieces(ids: Sequence[int], positions: int) -> list[int]:
+def last_pieces(ids: Sequence[int], position_count: int) -> list[int]:
     """The last word pieces of a text that fit, beside two SLO tokens and the first and last special token."""
-    return list(ids[max(0, len(ids) - (positions - 4)) :])
+    return list(ids[max(0, len(ids) - (position_count - 4)) :])
 
 
 def slo_levels(objective: LatencySlo) -> tuple[float, float]:
@@ -98,7 +98,7 @@ def open_score_head(
     model_cost: str = "mobilebert",
     shares_bottom: bool = False,
     heads: Path | None = None,
-    stored: Precision = FP16,
+    stored_precision: Precision = FP16,
 ) -> ScoreHead:
     """Open the trained score head.
 
@@ -108,13 +108,13 @@ def open_score_head(
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
         heads: folder of the heads; `None` uses the committed ones.
-        stored: precision in which the encoder is billed.
+        stored_precision: precision in which the encoder is billed.
 
     Raises:
         InputError: unknown cost, encoder or heads.
     """
     name, reading = _open_reading(tokenizer, encoder, heads, "score")
-    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored)
+    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored_precision)
 
 
 def open_decision_head(
@@ -122,11 +122,11 @@ def open_decision_head(
     encoder: str = "minilm",
     model_cost: str = "mobilebert",
     heads: Path | None = None,
-    stored: Precision = FP16,
+    stored_precision: Precision = FP16,
 ) -> DecisionHead:
     """Open the trained decision head; see `open_score_head`."""
     name, reading = _open_reading(tokenizer, encoder, heads, "decision")
-    return DecisionHead(name, _model_cost(model_cost), reading, stored)
+    return DecisionHead(name, _model_cost(model_cost), reading, stored_precision)
 
 
 def _model_cost(name: str) -> str:

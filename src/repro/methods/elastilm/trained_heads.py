@@ -35,17 +35,17 @@ class DualHeadTlm:
         """See `TinyLanguageModel`."""
         return content_hash(COMMITTED)
 
-    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
+    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored_precision: Precision) -> Scorer:
         """See `TinyLanguageModel`."""
         from repro.methods.elastilm.tlm import open_score_head  # late: transformers takes seconds to import
 
-        return open_score_head(tokenizer, shares_bottom=shares_bottom, stored=stored)
+        return open_score_head(tokenizer, shares_bottom=shares_bottom, stored_precision=stored_precision)
 
-    def decision_head(self, tokenizer: Tokenizer, stored: Precision) -> Decider:
+    def decision_head(self, tokenizer: Tokenizer, stored_precision: Precision) -> Decider:
         """See `TinyLanguageModel`."""
         from repro.methods.elastilm.tlm import open_decision_head
 
-        return open_decision_head(tokenizer, stored=stored)
+        return open_decision_head(tokenizer, stored_precision=stored_precision)
 
 
 def fingerprint(folder: Path) -> str:

@@ -62,27 +62,37 @@ class UnevenCost(ModelCost):
         """See `ModelCost`."""
         return self.table_bytes + self.block_bytes + self.adapter_bytes
 
-    def cache_bytes(self, tokens: int) -> float:
+    def cache_bytes(self, token_count: int) -> float:
         """See `ModelCost`; counts the key-value heads of each layer."""
-        elements = sum(count * model_cost.shape.cache_elements(tokens) for model_cost, count in self._kinds)
-        return elements * self.stored.activation
+        element_count = sum(
+            count * model_cost.shape.cache_elements(token_count) for model_cost, count in self._kinds
+        )
+        return element_count * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, prompt: int = 0, is_first: bool = False
+        self,
+        layer_count: int,
+        row_count: int,
+        context_length: float,
+        prompt_length: int = 0,
+        is_first: bool = False,
     ) -> tuple[float, float]:
         """See `ModelCost`."""
         parts = [
-            model_cost.layers(number, rows, context, prompt, is_first) for model_cost, number in self._kinds
+            model_cost.layers(number, row_count, context_length, prompt_length, is_first)
+            for model_cost, number in self._kinds
         ]
-        flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
+        flops = sum(part[0] for part in parts) + 2.0 * row_count * self.adapters
         moved_bytes = sum(part[1] for part in parts) + self.adapter_bytes
-        share = count / self.shape.layers
+        share = layer_count / self.shape.layers
         return share * flops, share * moved_bytes
 
-    def attention_flops(self, count: int, rows: int, context: float) -> float:
+    def attention_flops(self, layer_count: int, row_count: int, context_length: float) -> float:
         """See `ModelCost`; each layer has its own heads."""
-        flops = sum(number * cost.shape.attention_flops(rows, context) for cost, number in self._kinds)
-        return count / self.shape.layers * flops
+        flops = sum(
+            number * cost.shape.attention_flops(row_count, context_length) for cost, number in self._kinds
+        )
+        return layer_count / self.shape.layers * flops
 
 
 def config_of_shape(shape: Shape) -> DecoderConfig:
@@ -115,17 +125,17 @@ def sub_cost(cost: ModelCost, sizes: LayerSizes, with_adapters: bool = True) -> 
     shape = cost.shape
     groups = shape.heads // shape.kv_heads
     blocks = tuple(
-        _block(shape, units * groups, units, neurons)
-        for units, neurons in zip(sizes.units, sizes.neurons, strict=True)
+        _block(shape, unit_count * groups, unit_count, neuron_count)
+        for unit_count, neuron_count in zip(sizes.units, sizes.neurons, strict=True)
     )
     config = config_of_shape(shape)
-    adapters = 0
+    adapter_weights = 0
     if with_adapters and sizes != LayerSizes.full(config):
-        adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
-    return UnevenCost(shape, cost.stored, blocks, adapters)
+        adapter_weights = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, sizes).values())
+    return UnevenCost(shape, cost.stored, blocks, adapter_weights)
 
 
-def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:
-    if not kv_heads:  # one head of size 0, since kv_heads must divide heads
-        return replace(shape, heads=1, kv_heads=1, head_dim=0, intermediate=neurons)
-    return replace(shape, heads=heads, kv_heads=kv_heads, intermediate=neurons)
+def _block(shape: Shape, head_count: int, kv_head_count: int, neuron_count: int) -> Shape:
+    if not kv_head_count:  # one head of size 0, since kv_heads must divide heads
+        return replace(shape, heads=1, kv_heads=1, head_dim=0, intermediate=neuron_count)
+    return replace(shape, heads=head_count, kv_heads=kv_head_count, intermediate=neuron_count)

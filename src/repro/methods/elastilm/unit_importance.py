@@ -30,39 +30,41 @@ class DifferentiableDecoder(UnitDecoder):
     """Same outputs as `UnitDecoder`, differentiable in all weights that require gradients."""
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         return AttentionMask(
-            rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache))
+            rotation, bias=blindness(self.config, visible(self.config, layer, positions, mask, cache))
         )
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, shared_mask: AttentionMask, cache: KVCache
+    ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
-        units = heads.shape[1] // (config.groups + 2)
-        queries, rotary_heads = units * config.groups, units * (config.groups + 1)
+        unit_count = heads.shape[1] // (config.groups + 2)
+        queries, rotary_heads = unit_count * config.groups, unit_count * (config.groups + 1)
         rotary, values = heads[:, :rotary_heads], heads[:, rotary_heads:]
         if w.qk_norm is not None:
-            norms = self._head_norms(w.qk_norm, units)
+            norms = self._head_norms(w.qk_norm, unit_count)
             rotary = torch.cat([norm(rotary[:, start:stop]) for start, stop, norm in norms], 1)
-        if shared.rotation is not None:
+        if shared_mask.rotation is not None:
             pairs = torch.view_as_complex(rotary.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
-            rotary = torch.view_as_real(pairs * shared.rotation).flatten(-2)
+            rotary = torch.view_as_real(pairs * shared_mask.rotation).flatten(-2)
         mixed = self._mix(
-            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
+            rotary[:, :queries], rotary[:, queries:].transpose(0, 1), values.transpose(0, 1), shared_mask
         )
         return w.out(mixed)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
-        config, rows = self.config, queries.shape[0]
-        units, _, width = keys.shape
-        query_groups = queries.transpose(0, 1).reshape(units, -1, width)
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask) -> Tensor:
+        config, row_count = self.config, queries.shape[0]
+        unit_count, _, width = keys.shape
+        query_groups = queries.transpose(0, 1).reshape(unit_count, -1, width)
         scores = torch.bmm(query_groups, keys.transpose(1, 2)) * config.query_scale
         if config.attention_cap is not None:
             scores = torch.tanh(scores / config.attention_cap) * config.attention_cap
-        assert shared.bias is not None, "a pass of this decoder always says what rows see"
-        mixed = torch.bmm(torch.softmax(scores + shared.bias, -1), values)
-        return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+        assert shared_mask.bias is not None, "a pass of this decoder always says what rows see"
+        mixed = torch.bmm(torch.softmax(scores + shared_mask.bias, -1), values)
+        return mixed.view(-1, row_count, width).transpose(0, 1).reshape(row_count, -1)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
         up = w.up(h)

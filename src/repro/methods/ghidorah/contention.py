@@ -65,12 +65,12 @@ class ByContext:
     shares: Sequence[float]
     seconds: Sequence[float]
 
-    def at(self, context: int) -> float:
+    def at(self, context_length: int) -> float:
         """The share at a context, constant outside the measured range."""
-        i = bisect_left(self.contexts, context)
+        i = bisect_left(self.contexts, context_length)
         if i == 0:
             return self.shares[0]
         if i == len(self.contexts):
             return self.shares[-1]
         (x0, x1), (y0, y1) = self.contexts[i - 1 : i + 1], self.shares[i - 1 : i + 1]
-        return y0 + (y1 - y0) * (context - x0) / (x1 - x0)
+        return y0 + (y1 - y0) * (context_length - x0) / (x1 - x0)

@@ -70,26 +70,26 @@ class BilledDivision(Arrangement):
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """See `Arrangement`; a layer's last stage computes it."""
         extent = AttentionExtent.of(forward_pass.missing, forward_pass.context)
-        parts = list(stages(engine.model_cost, self.split, extent))
+        layer_stages = list(stages(engine.model_cost, self.split, extent))
         for layer in range(engine.model_cost.shape.layers):
-            for stage in parts[:-1]:
+            for stage in layer_stages[:-1]:
                 await self._run(engine, stage, forward_pass.rows, f"layer {layer}")
             compute = engine.computing(forward_pass, layer, layer + 1)
-            await self._run(engine, parts[-1], forward_pass.rows, f"layer {layer}", compute)
+            await self._run(engine, layer_stages[-1], forward_pass.rows, f"layer {layer}", compute)
 
     async def project(
-        self, engine: Engine, rows: int, compute: Callable[[], list[Logits]], on: str
+        self, engine: Engine, row_count: int, compute: Callable[[], list[Logits]], on: str
     ) -> list[Logits]:
         """See `Arrangement`; by columns, whichever processor was named."""
-        stage = split_work(self.split.share, "head", *engine.model_cost.head(rows))
-        logits: list[Logits] = await self._run(engine, stage, rows, "head", compute)
+        stage = split_work(self.split.share, "head", *engine.model_cost.head(row_count))
+        logits: list[Logits] = await self._run(engine, stage, row_count, "head", compute)
         return logits
 
     async def attend(self, engine: Engine, extent: AttentionExtent) -> None:
         """Run one layer's attention."""
         await self._run(engine, attention(engine.model_cost, self.split, extent), extent.rows, "attention")
 
-    async def _run(self, engine: Engine, stage: Stage, rows: int, name: str, compute: Any = None) -> Any:
+    async def _run(self, engine: Engine, stage: Stage, row_count: int, name: str, compute: Any = None) -> Any:
         """Run a stage's pieces at once; each processor's first piece synchronizes with the other.
 
         The last piece carries the real computation; its value is returned.
@@ -99,7 +99,9 @@ class BilledDivision(Arrangement):
         for piece in stage:
             on, is_last = self.split.to if piece.other else engine.on, piece is stage[-1]
             cost = piece.flops, piece.bytes
-            op = engine.op(piece.kind, on, rows, cost, compute if is_last else None, name, piece.launches)
+            op = engine.op(
+                piece.kind, on, row_count, cost, compute if is_last else None, name, piece.launches
+            )
             synced = first_pieces[piece.other] is piece
             ops.append(op._replace(synced=synced, decoder=op.decoder if is_last else ""))
         return (await engine.run_together(ops))[-1]

@@ -22,7 +22,7 @@ from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjust, by_speed
 from repro.methods.ghidorah.division import divide
 from repro.methods.ghidorah.partition import Split
-from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
+from repro.methods.ghidorah.pass_profiling import CONTEXT_LENGTH, Rehearsal
 from repro.methods.speculative.drafting.head_ranks import Calibration
 from repro.methods.speculative.drafting.verification_tree import (
     VerificationTree,
@@ -55,11 +55,11 @@ class MedusaEM(Medusa):
         """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]
         tree = search_tree(calibration(draft), self.width)
-        rehearsal, other = Rehearsal(device, target, draft, tree), partner(device)
+        rehearsal, other_processor = Rehearsal(device, target, draft, tree), partner(device)
         with device.phase("profile"):
             main_seconds = await rehearsal.verification()
-            other_seconds = await rehearsal.verification(on=other)
-        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other)
+            other_seconds = await rehearsal.verification(on=other_processor)
+        split = Split(by_speed(main_seconds, other_seconds), "megatron", to=other_processor)
         return DividedDecoding(tree, split)
 
 
@@ -88,16 +88,17 @@ def partner(device: Device) -> str:
     Raises:
         InputError: the device does not have it.
     """
-    other = GPU if device.main == CPU else CPU
-    if other not in device.resources:
+    other_processor = GPU if device.main == CPU else CPU
+    if other_processor not in device.resources:
         raise InputError(
-            f"{device.name} has no {other} beside its {device.main} to divide the work with; choose a device "
-            "with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
+            f"{device.name} has no {other_processor} beside its {device.main} to divide the work with; "
+            "choose a device with both (jetson_xavier_nx), or method=medusa, or ghidorah with "
+            "method.divided=false"
         )
-    return other
+    return other_processor
 
 
-CONTEXTS = (64, 256, 1024, 4096)
+CONTEXT_LENGTHS = (64, 256, 1024, 4096)
 DENSE_KEYS = (0, 1, 2, 4, 8)
 
 
@@ -144,24 +145,30 @@ class Ghidorah(Medusa):
             if self.contention:
                 share, _ = await adjust(lambda part: rehearsal.verification(Split(part, to=processor)), share)
             split, keys = await self._attention(rehearsal, Split(share, to=processor))
-            seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT)))
+            seconds = await rehearsal.verification(replace(split, keys=keys.at(CONTEXT_LENGTH)))
         seconds += await rehearsal.drafting(split)
         return Plan(tree, split, keys, acceptance(tree, head_calibration) / seconds)
 
     async def _attention(self, rehearsal: Rehearsal, split: Split) -> tuple[Split, ByContext]:
         """Find the other processor's share of cached keys, and how many tree keys join them."""
 
-        async def balance(dense_keys: int, context: int) -> tuple[float, float]:
-            async def measure(keys: float) -> float:
-                return await rehearsal.attention(replace(split, dense_keys=dense_keys, keys=keys), context)
+        async def balance(dense_keys: int, context_length: int) -> tuple[float, float]:
+            async def measure(key_count: float) -> float:
+                return await rehearsal.attention(
+                    replace(split, dense_keys=dense_keys, keys=key_count), context_length
+                )
 
             return (0.0, await measure(0.0)) if self.attention == "static" else await adjust(measure, 0.0)
 
         choices = DENSE_KEYS[:1] if self.attention == "static" else DENSE_KEYS
-        results = {count: await balance(count, CONTEXT) for count in choices if count <= rehearsal.tree.width}
+        results = {
+            count: await balance(count, CONTEXT_LENGTH) for count in choices if count <= rehearsal.tree.width
+        }
         dense_keys = min(results, key=lambda count: results[count][1])
-        shares, seconds = zip(*[await balance(dense_keys, context) for context in CONTEXTS], strict=True)
-        return replace(split, dense_keys=dense_keys), ByContext(CONTEXTS, shares, seconds)
+        shares, seconds = zip(
+            *[await balance(dense_keys, context) for context in CONTEXT_LENGTHS], strict=True
+        )
+        return replace(split, dense_keys=dense_keys), ByContext(CONTEXT_LENGTHS, shares, seconds)
 
 
 def acceptance(tree: VerificationTree, head_calibration: Calibration) -> float:
@@ -189,14 +196,19 @@ class Plan(TreeDecoding):
     def figures(self) -> Mapping[str, Scalar]:
         """Tree as text, width, expected speed; the other processor's shares, and seconds of one layer's
         attention by context."""
-        out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
+        values = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
-            out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.dense_keys}
-            out |= {
-                f"attention_{at}": seconds for at, seconds in zip(keys.contexts, keys.seconds, strict=True)
+            values |= {
+                "other_share": split.share,
+                "other_keys": keys.at(CONTEXT_LENGTH),
+                "left": split.dense_keys,
             }
-        return out
+            values |= {
+                f"attention_{context_length}": seconds
+                for context_length, seconds in zip(keys.contexts, keys.seconds, strict=True)
+            }
+        return values
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify until the answer ends, with attention divided by the current context length."""
@@ -210,9 +222,9 @@ class Plan(TreeDecoding):
         self._divide(target, len(request.prompt))
         return await speculate(request, device, target, [draft], grow)
 
-    def _divide(self, target: Session, context: int) -> None:
+    def _divide(self, target: Session, context_length: int) -> None:
         split = self.split
-        divide(target, replace(split, keys=self.keys.at(context)) if split and self.keys else None)
+        divide(target, replace(split, keys=self.keys.at(context_length)) if split and self.keys else None)
 
 
 register("method", "ghidorah")(Ghidorah)

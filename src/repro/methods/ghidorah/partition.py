@@ -86,14 +86,14 @@ class AttentionExtent(NamedTuple):
     visible_keys: Sequence[int]
 
     @classmethod
-    def of(cls, prefixes: Sequence[Prefix], context: int) -> AttentionExtent:
+    def of(cls, prefixes: Sequence[Prefix], context_length: int) -> AttentionExtent:
         """Attention extent of a pass over uncached sequences, parents first."""
         visible_keys: dict[Prefix, int] = {}
         for prefix in prefixes:
             visible_keys[prefix] = 1 + (
                 visible_keys.get(prefix.parent, 0) if prefix.parent is not None else 0
             )
-        return cls(len(prefixes), context, list(visible_keys.values()))
+        return cls(len(prefixes), context_length, list(visible_keys.values()))
 
     @property
     def pairs(self) -> int:
@@ -106,7 +106,7 @@ class AttentionExtent(NamedTuple):
 
     def sparse_pairs(self, dense_keys: int) -> int:
         """Query-key pairs with later keys; each query's first `dense_keys` visible keys count as dense."""
-        return sum(max(0, count - dense_keys) for count in self.visible_keys)
+        return sum(max(0, key_count - dense_keys) for key_count in self.visible_keys)
 
 
 def stages(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
@@ -120,9 +120,17 @@ def stages(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iter
     )
 
 
-def linear(model_cost: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
-    """A linear of `weights` elements, split by columns."""
-    return split_work(split.share, "layer", 2.0 * rows * weights, model_cost.weight_bytes(weights), launches)
+def linear(
+    model_cost: ModelCost, split: Split, row_count: int, weight_count: float, launch_count: float = 1.0
+) -> Stage:
+    """A linear of `weight_count` elements, split by columns."""
+    return split_work(
+        split.share,
+        "layer",
+        2.0 * row_count * weight_count,
+        model_cost.weight_bytes(weight_count),
+        launch_count,
+    )
 
 
 def _columns(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
@@ -151,9 +159,9 @@ def attention(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> S
     own_bytes = shape.cache_elements(extent.rows) * element_bytes
     share = 1 - split.keys
     main = StagePiece("attention", False, flops * share + dense_flops, size * share + merge_bytes, 0.2)
-    other = StagePiece("attention", True, flops * split.keys, size * split.keys, 0.0)
+    other_piece = StagePiece("attention", True, flops * split.keys, size * split.keys, 0.0)
     tree = StagePiece("sparse", True, sparse_flops, own_bytes + merge_bytes, 0.2)
-    return [main, tree, *([other] if split.keys else [])]
+    return [main, tree, *([other_piece] if split.keys else [])]
 
 
 def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> Iterator[Stage]:
@@ -162,10 +170,10 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
     Attention to the pass's own keys is dense under a mask.
     """
     shape = model_cost.shape
-    keys = extent.context + extent.rows
+    key_count = extent.context + extent.rows
     flops, size = (
-        shape.attention_flops(extent.rows, keys),
-        shape.cache_elements(keys) * model_cost.stored.activation,
+        shape.attention_flops(extent.rows, key_count),
+        shape.cache_elements(key_count) * model_cost.stored.activation,
     )
     pair = linear(model_cost, split, extent.rows, shape.attention_weights, 0.4)
     heads = split_work(split.share, "attention", flops, size, 0.2)
@@ -178,7 +186,11 @@ def _megatron(model_cost: ModelCost, split: Split, extent: AttentionExtent) -> I
     yield [total]
 
 
-def split_work(share: float, kind: str, flops: float, size: float, launches: float = 1.0) -> Stage:
+def split_work(share: float, kind: str, flops: float, moved_bytes: float, launch_count: float = 1.0) -> Stage:
     """Freely divisible work: the other processor gets `share` of it."""
-    parts = ((False, 1 - share), (True, share))
-    return [StagePiece(kind, other, flops * part, size * part, launches) for other, part in parts if part > 0]
+    shares = ((False, 1 - share), (True, share))
+    return [
+        StagePiece(kind, is_other, flops * part, moved_bytes * part, launch_count)
+        for is_other, part in shares
+        if part > 0
+    ]

@@ -17,13 +17,13 @@ from repro.methods.speculative.drafting.verification_tree import VerificationTre
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
-CONTEXT = 256
+CONTEXT_LENGTH = 256
 """Context length of measured verifications (Ghidorah sec. IV-C)."""
 
 REPEATS = 3
 """Repetitions of a measurement; the median is used."""
 
-CONTEXT_TEXT = Prefix.of((0,) * CONTEXT)
+CONTEXT_TEXT = Prefix.of((0,) * CONTEXT_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,16 @@ class Rehearsal:
             seconds.append(await self._seconds_of(self.draft.forward(prefixes)))
         return median(seconds)
 
-    async def attention(self, split: Split, context: int) -> float:
-        """Seconds of one layer's attention with `context` cached tokens."""
+    async def attention(self, split: Split, context_length: int) -> float:
+        """Seconds of one layer's attention with `context_length` cached tokens."""
         depths = [0]
         for parent in self.tree.parents[1:]:
             depths.append(depths[parent] + 1)
         divide(self.target, split)
         return await self._seconds_of(
-            attend(self.target, AttentionExtent(self.tree.width, context, [depth + 1 for depth in depths]))
+            attend(
+                self.target, AttentionExtent(self.tree.width, context_length, [depth + 1 for depth in depths])
+            )
         )
 
     async def _begin(self) -> None:

@@ -96,7 +96,7 @@ class RowSplit(_Divided):
 
 
 def split_linear(
-    linear: Linear, parts: Sequence[Part], axis: str = "columns", blocks: int = 1
+    linear: Linear, parts: Sequence[Part], axis: str = "columns", block_count: int = 1
 ) -> ColumnSplit | RowSplit:
     """Split a linear over devices; empty parts are left out.
 
@@ -104,7 +104,7 @@ def split_linear(
         linear: a dense weight that is not packed.
         parts: devices and shares, which sum to 1.
         axis: `columns` splits outputs, `rows` inputs.
-        blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
+        block_count: of outputs that are split alike; 2 where gate and up are one weight, so that a part has
             matching columns of both.
 
     Raises:
@@ -117,20 +117,20 @@ def split_linear(
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
     outputs, inputs = dense_linear.weight.shape
-    size = inputs if axis == "rows" else outputs // blocks
+    size = inputs if axis == "rows" else outputs // block_count
     edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
     cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
     cuts.sort(key=lambda cut: cut[0].type == "cpu")
     if axis == "rows":
         return RowSplit(tuple(_rows(dense_linear, *cut, has_bias=cut == cuts[0]) for cut in cuts), outputs)
-    return ColumnSplit(tuple(_columns(dense_linear, blocks, *cut) for cut in cuts), outputs, blocks)
+    return ColumnSplit(tuple(_columns(dense_linear, block_count, *cut) for cut in cuts), outputs, block_count)
 
 
-def _columns(linear: PlainLinear, blocks: int, device: torch.device, start: int, end: int) -> LinearPart:
-    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, start:end].flatten(0, 1), linear.bias
+def _columns(linear: PlainLinear, block_count: int, device: torch.device, start: int, end: int) -> LinearPart:
+    weight, bias = linear.weight.unflatten(0, (block_count, -1))[:, start:end].flatten(0, 1), linear.bias
     if bias is not None:
         # With one column per block, flatten returns a strided view, which packed kernels misread.
-        bias = bias.unflatten(0, (blocks, -1))[:, start:end].flatten().contiguous()
+        bias = bias.unflatten(0, (block_count, -1))[:, start:end].flatten().contiguous()
     return _part(weight, bias, device, start, end)
 
 
@@ -163,7 +163,7 @@ class DividedMask(AttentionMask):
     pattern: TreePattern | None = None
 
 
-def divided_linears(decoder: Decoder, share: float, form: str, other: torch.device) -> Decoder:
+def divided_linears(decoder: Decoder, share: float, form: str, other_device: torch.device) -> Decoder:
     """The decoder with a share of every linear on another device.
 
     `columns` splits every linear by outputs; `megatron` splits linears in pairs, the first by outputs and the
@@ -172,19 +172,22 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
     Raises:
         InputError: the decoder's weights are packed or quantized, or its layers are not in memory.
     """
-    parts = [Part(decoder.device, 1 - share), Part(other, share)]
+    device_parts = [Part(decoder.device, 1 - share), Part(other_device, share)]
     blocks = 2 if decoder.config.gated else 1
 
     def layer(w: LayerWeights) -> LayerWeights:
         if form == MEGATRON:
-            up = split_linear(w.up, parts, blocks=blocks)
-            out, down = split_linear(w.out, parts, axis="rows"), split_linear(w.down, parts, axis="rows")
+            up = split_linear(w.up, device_parts, block_count=blocks)
+            out, down = (
+                split_linear(w.out, device_parts, axis="rows"),
+                split_linear(w.down, device_parts, axis="rows"),
+            )
         else:
-            up, out, down = (split_linear(linear, parts) for linear in (w.up, w.out, w.down))
-        return replace(w, qkv=split_linear(w.qkv, parts), out=out, up=up, down=down)
+            up, out, down = (split_linear(linear, device_parts) for linear in (w.up, w.out, w.down))
+        return replace(w, qkv=split_linear(w.qkv, device_parts), out=out, up=up, down=down)
 
     layers = [None if w is None else layer(w) for w in decoder.layers]
-    ends = replace(decoder.ends, head=split_linear(decoder.ends.head, parts))
+    ends = replace(decoder.ends, head=split_linear(decoder.ends.head, device_parts))
     return decoder.with_layers(layers, ends)
 
 
@@ -206,25 +209,25 @@ class DividedDecoder(Decoder):
     @inference
     def rehearse(self, extent: AttentionExtent) -> None:
         """Run one layer's attention on dummy keys, only to time it."""
-        config, slots = self.config, extent.context + extent.rows
+        config, slot_count = self.config, extent.context + extent.rows
         mask = torch.tensor(extent.visible_keys)[:, None] > torch.arange(extent.rows)
         mask = torch.cat((torch.ones(extent.rows, extent.context, dtype=torch.bool), mask), 1).to(self.device)
         queries = torch.ones(extent.rows, config.heads, config.head_dim, device=self.device)
-        keys = torch.ones(config.kv_heads, slots, config.head_dim, device=self.device)
+        keys = torch.ones(config.kv_heads, slot_count, config.head_dim, device=self.device)
         self._mix(queries, keys, keys, self._divide_mask(None, mask))
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
-        cached = cache.length_of(i)
+        cached = cache.length_of(layer)
         if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
-            return attention_mask(self.config, i, rotation, positions, mask, cache)
-        return self._divide_mask(rotation, visible(self.config, i, positions, mask, cache))
+            return attention_mask(self.config, layer, rotation, positions, mask, cache)
+        return self._divide_mask(rotation, visible(self.config, layer, positions, mask, cache))
 
     def _divide_mask(self, rotation: Tensor | None, mask: Tensor) -> DividedMask:
         """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
-        rows, slots = mask.shape
-        cached, dense_keys = slots - rows, min(self.split.dense_keys, rows)
+        row_count, slot_count = mask.shape
+        cached, dense_keys = slot_count - row_count, min(self.split.dense_keys, row_count)
         other_slots, reach = round(self.split.keys * cached), cached + dense_keys
 
         def bias(part: Tensor) -> Tensor | None:
@@ -240,48 +243,68 @@ class DividedDecoder(Decoder):
             pattern=pattern if pattern.pair_count else None,
         )
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
-        if isinstance(shared, DividedMask):
-            return self._in_parts(queries, keys, values, shared)
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask) -> Tensor:
+        if isinstance(shared_mask, DividedMask):
+            return self._in_parts(queries, keys, values, shared_mask)
         if self.split.form == MEGATRON and (edge := round(self.split.share * len(keys))):
-            return self._by_heads(queries, keys, values, shared, edge)
-        return attend(self.config, queries, keys, values, shared)
+            return self._by_heads(queries, keys, values, shared_mask, edge)
+        return attend(self.config, queries, keys, values, shared_mask)
 
-    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedMask) -> Tensor:
+    def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: DividedMask) -> Tensor:
         """Each device attends to its slots; partial results are merged by maximum and sum (online softmax).
 
         Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
-        rows, config, other_slots, other = len(queries), self.config, shared.other_slots, self._other
-        own_slots = slice(keys.shape[1] - rows, None)
+        row_count, config, other_slots, other_device = (
+            len(queries),
+            self.config,
+            shared_mask.other_slots,
+            self._other,
+        )
+        own_slots = slice(keys.shape[1] - row_count, None)
         # Deviation: attention's sparse part runs on the CPU, whatever the split's other device is.
         tree = queries.to(CPU), keys[:, own_slots].to(CPU), values[:, own_slots].to(CPU)
         # Deviation: without shared memory, the other device's cached keys and values are sent each time.
         sent = None
         if other_slots:
-            sent = queries.to(other), keys[:, :other_slots].to(other), values[:, :other_slots].to(other)
+            sent = (
+                queries.to(other_device),
+                keys[:, :other_slots].to(other_device),
+                values[:, :other_slots].to(other_device),
+            )
         parts = []
-        if other_slots < shared.reach:
-            main_slots = slice(other_slots, shared.reach)
+        if other_slots < shared_mask.reach:
+            main_slots = slice(other_slots, shared_mask.reach)
             main = keys[:, main_slots], values[:, main_slots]
-            parts.append(dense_part(config, queries, *main, shared.main_bias))
-        if shared.pattern is not None:
-            parts.append(attend_tree(shared.pattern, *tree, config.query_scale, config.attention_cap))
+            parts.append(dense_part(config, queries, *main, shared_mask.main_bias))
+        if shared_mask.pattern is not None:
+            parts.append(attend_tree(shared_mask.pattern, *tree, config.query_scale, config.attention_cap))
         if sent is not None:
-            parts.append(dense_part(config, *sent, shared.other_bias))
+            parts.append(dense_part(config, *sent, shared_mask.other_bias))
         partials = [Partial(*(tensor.to(keys.device) for tensor in part)) for part in parts]
-        return merge(partials).reshape(rows, -1)
+        return merge(partials).reshape(row_count, -1)
 
     def _by_heads(
-        self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, shared_mask: AttentionMask, edge: int
     ) -> Tensor:
         """Megatron's attention: the first `edge` key-value heads, with their query heads, run on `_other`."""
-        other, main_heads = self._other, slice(edge * self.config.groups, None)
-        sent = queries[:, : main_heads.start].to(other), keys[:edge].to(other), values[:edge].to(other)
-        other_mask = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
+        other_device, main_heads = self._other, slice(edge * self.config.groups, None)
+        sent = (
+            queries[:, : main_heads.start].to(other_device),
+            keys[:edge].to(other_device),
+            values[:edge].to(other_device),
+        )
+        other_mask = AttentionMask(
+            None,
+            shared_mask.tiled,
+            _to(shared_mask.visible, other_device),
+            _to(shared_mask.bias, other_device),
+        )
         halves = []
         if edge < len(keys):
-            halves.append(attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared))
+            halves.append(
+                attend(self.config, queries[:, main_heads], keys[edge:], values[edge:], shared_mask)
+            )
         return torch.cat([attend(self.config, *sent, other_mask).to(keys.device), *halves], 1)
 
 
@@ -297,8 +320,8 @@ def dense_part(
     query_groups = queries.transpose(0, 1).reshape(kv_heads, -1, width)
     logits = scores(config, query_groups, keys, bias)
     # A row that sees no slot gets a finite maximum, so that all its weights are 0.
-    top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-    weights = logits.sub_(top).exp_()
+    top_scores = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+    weights = logits.sub_(top_scores).exp_()
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
-    return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
+    return Partial(mixed, top_scores.view(*shape, 1), weights.sum(-1).view(*shape, 1))

@@ -92,11 +92,11 @@ class Work:
     weights: torch.Tensor
 
     @classmethod
-    def of(cls, tree_kernel: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
+    def of(cls, tree_kernel: TreeKernel, pattern: TreePattern, head_count: int, head_dim: int) -> Work:
         """Random inputs, the same for every kernel."""
         generator, width = torch.Generator().manual_seed(0), pattern.width
-        queries = torch.randn(width, heads, head_dim, generator=generator)
-        keys, values = torch.randn(2, heads, width, head_dim, generator=generator)
+        queries = torch.randn(width, head_count, head_dim, generator=generator)
+        keys, values = torch.randn(2, head_count, width, head_dim, generator=generator)
         scores = tree_kernel.scores(pattern, queries, keys, head_dim**-0.5)
         weights = torch.sigmoid(scores)  # maps -inf to 0: a dense kernel's masked weights
         return cls(tree_kernel, pattern, queries, keys, values, weights)
@@ -127,11 +127,14 @@ def compare_kernels(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
         rounds: seconds by kernel in the order of `FORMS`, per round.
     """
     times = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
-    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
+    values: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in times.items()}
     for name in FORMS:
         if name != OUR_FORM:
-            ratios = [other / ours for other, ours in zip(times[name], times[OUR_FORM], strict=True)]
+            ratios = [
+                other_seconds / our_seconds
+                for other_seconds, our_seconds in zip(times[name], times[OUR_FORM], strict=True)
+            ]
             tenth, *_, ninetieth = quantiles(ratios, n=10, method="inclusive")
-            out |= {f"{OUR_FORM}_over_{name}": median(ratios)}
-            out |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
-    return out
+            values |= {f"{OUR_FORM}_over_{name}": median(ratios)}
+            values |= {f"{OUR_FORM}_over_{name}_low": tenth, f"{OUR_FORM}_over_{name}_high": ninetieth}
+    return values

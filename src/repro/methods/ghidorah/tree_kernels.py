@@ -72,22 +72,22 @@ class TreePattern:
         out[self.rows.long(), self.cols.long()] = False
         return out
 
-    def beyond(self, columns: int) -> TreePattern:
-        """The pattern without the first `columns`; column indices are unchanged."""
+    def beyond(self, column_count: int) -> TreePattern:
+        """The pattern without the first `column_count`; column indices are unchanged."""
         mask = ~self.hidden_mask
-        mask[:, :columns] = False
+        mask[:, :column_count] = False
         return TreePattern.of_mask(mask)
 
 
-def cached_pattern(mask: Tensor, columns: int = 0) -> TreePattern:
-    """The cached pattern of a bool mask `[width, width]` without its first `columns`."""
-    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), columns)
+def cached_pattern(mask: Tensor, column_count: int = 0) -> TreePattern:
+    """The cached pattern of a bool mask `[width, width]` without its first `column_count`."""
+    return _pattern_of_bytes(mask.cpu().numpy().tobytes(), len(mask), column_count)
 
 
 @lru_cache(CACHED_PATTERNS)
-def _pattern_of_bytes(content: bytes, width: int, columns: int) -> TreePattern:
+def _pattern_of_bytes(content: bytes, width: int, column_count: int) -> TreePattern:
     mask = torch.frombuffer(bytearray(content), dtype=torch.bool).view(width, width)
-    return TreePattern.of_mask(mask).beyond(columns)
+    return TreePattern.of_mask(mask).beyond(column_count)
 
 
 class Partial(NamedTuple):
@@ -194,10 +194,10 @@ def attend_tree(
         scores = torch.tanh(scores / cap) * cap
     rows = pattern.rows.long().expand_as(scores)
     floor = torch.finfo(torch.float32).min
-    top = scores.new_full((len(scores), pattern.width), floor).scatter_reduce(1, rows, scores, "amax")
-    weights = torch.exp(scores - top.gather(1, rows))
-    total = torch.zeros_like(top).scatter_add(1, rows, weights)
-    return Partial(_torch_mix(pattern, weights, values), top[..., None], total[..., None])
+    top_scores = scores.new_full((len(scores), pattern.width), floor).scatter_reduce(1, rows, scores, "amax")
+    weights = torch.exp(scores - top_scores.gather(1, rows))
+    total = torch.zeros_like(top_scores).scatter_add(1, rows, weights)
+    return Partial(_torch_mix(pattern, weights, values), top_scores[..., None], total[..., None])
 
 
 def _attend(
@@ -223,19 +223,21 @@ def _attend(
     return Partial(outputs, top[..., None], total[..., None])
 
 
-def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
+def merge(partials: Sequence[Partial], compiled: bool = True) -> Tensor:
     """Merge partial attentions over disjoint slots (online softmax): `[rows, heads, head_dim]`.
 
     All parts are on one device, and every row sees at least one slot of some part.
     """
-    mixed, top, total = parts[0]
+    mixed, top, total = partials[0]
     module = loops() if compiled else None
-    if module is not None and len(parts) == 2 and mixed.device.type == "cpu":
-        first, second = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
+    if module is not None and len(partials) == 2 and mixed.device.type == "cpu":
+        first, second = (
+            [part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in partials
+        )
         out = torch.empty(mixed.shape[1], mixed.shape[0], mixed.shape[2])
         module.merge(*first, *second, out.numpy())
         return out
-    for part in parts[1:]:
+    for part in partials[1:]:
         maxima = torch.maximum(top, part.top)
         factor, part_factor = torch.exp(top - maxima), torch.exp(part.top - maxima)
         mixed, total = mixed * factor + part.mixed * part_factor, total * factor + part.total * part_factor
@@ -243,9 +245,9 @@ def merge(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
     return (mixed / total).transpose(0, 1)
 
 
-def _of_heads(heads: int, rows: Tensor) -> Tensor:
-    """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[heads, rows, head_dim]`."""
-    return rows if len(rows) == heads else rows.repeat_interleave(heads // len(rows), 0)
+def _of_heads(head_count: int, rows: Tensor) -> Tensor:
+    """Keys or values `[kv_heads, rows, head_dim]` of each query head: `[head_count, rows, head_dim]`."""
+    return rows if len(rows) == head_count else rows.repeat_interleave(head_count // len(rows), 0)
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:

@@ -24,23 +24,23 @@ _vectorized = njit(nogil=True, error_model="numpy", cache=True, fastmath={"contr
 @_compiled
 def scores_naive(rows, cols, queries, keys, scale, out):
     """Score of each listed pair, accumulated in memory: `out` is `[heads, pairs]`."""
-    group = queries.shape[1] // keys.shape[0]
+    group_size = queries.shape[1] // keys.shape[0]
     for head in range(queries.shape[1]):
         for n in range(rows.shape[0]):
             out[head, n] = 0.0
             for d in range(queries.shape[2]):
-                out[head, n] += queries[rows[n], head, d] * keys[head // group, cols[n], d] * scale
+                out[head, n] += queries[rows[n], head, d] * keys[head // group_size, cols[n], d] * scale
 
 
 @_compiled
 def mix_naive(rows, cols, weights, values, out):
     """Weighted values of the listed pairs, one dimension at a time: `out` is `[heads, rows, dim]`."""
-    group = out.shape[0] // values.shape[0]
+    group_size = out.shape[0] // values.shape[0]
     out[:] = 0.0
     for head in range(out.shape[0]):
         for d in range(out.shape[2]):
             for n in range(rows.shape[0]):
-                out[head, rows[n], d] += weights[head, n] * values[head // group, cols[n], d]
+                out[head, rows[n], d] += weights[head, n] * values[head // group_size, cols[n], d]
 
 
 @_vectorized
@@ -54,22 +54,22 @@ def _dot(a, b):
 @_vectorized
 def scores_optimized(rows, cols, queries, keys, scale, out):
     """As `scores_naive`, along rows of queries and keys, accumulating in registers."""
-    group = queries.shape[1] // keys.shape[0]
+    group_size = queries.shape[1] // keys.shape[0]
     for head in range(queries.shape[1]):
         for n in range(rows.shape[0]):
-            out[head, n] = _dot(queries[rows[n], head], keys[head // group, cols[n]]) * scale
+            out[head, n] = _dot(queries[rows[n], head], keys[head // group_size, cols[n]]) * scale
 
 
 @_vectorized
 def mix_optimized(starts, cols, weights, values, out):
     """As `mix_naive`, along rows of values."""
-    group = out.shape[0] // values.shape[0]
+    group_size = out.shape[0] // values.shape[0]
     for head in range(out.shape[0]):
         for row in range(out.shape[1]):
             mixed = out[head, row]
             mixed[:] = 0.0
             for n in range(starts[row], starts[row + 1]):
-                weight, value = weights[head, n], values[head // group, cols[n]]
+                weight, value = weights[head, n], values[head // group_size, cols[n]]
                 for d in range(mixed.shape[0]):
                     mixed[d] += weight * value[d]
 
@@ -100,8 +100,8 @@ def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out
 @_compiled
 def merge(mixed, top, total, other_mixed, other_top, other_total, out):
     """Merge two partial attentions as computed by `attention`: `out` is `[rows, heads, dim]`."""
-    rows, heads, dim = out.shape
-    for row in range(rows):
+    row_count, heads, dim = out.shape
+    for row in range(row_count):
         for head in range(heads):
             highest = max(top[head, row], other_top[head, row])
             factor, other_factor = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)

@@ -273,7 +273,7 @@ def exit_scores_of(target: Model) -> ExitScores:
     folder = predictor_folder(target)
     config = PredictorConfig.read(folder)
     require_fit(config, target.decoder_config)
-    load = cache(lambda: ExitPredictor.load(folder, target.decoder(resident=False)))
+    load = cache(lambda: ExitPredictor.load(folder, target.decoder(is_resident=False)))
     return ExitScores(config.layer, load, digest=digest(folder))
 
 

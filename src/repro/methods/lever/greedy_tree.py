@@ -170,12 +170,12 @@ class _Growing:
 
     async def expand(self, nodes: list[int]) -> None:
         """AddFrontier of lines 16-24, for several nodes in one pass."""
-        prefixes, on = [self.tree.prefixes[node] for node in nodes], self._processor(len(nodes))
-        expansion, seconds = await self._expand(prefixes, on)
+        prefixes, processor = [self.tree.prefixes[node] for node in nodes], self._processor(len(nodes))
+        expansion, seconds = await self._expand(prefixes, processor)
         self._drafted += seconds
         if seconds:
-            self._passes[on] += 1
-            self._learn(nodes, on, seconds)
+            self._passes[processor] += 1
+            self._learn(nodes, processor, seconds)
         for node, candidates in zip(nodes, expansion, strict=True):
             self._candidates[self.tree.prefixes[node]] = tuple(token for token, _ in candidates)
             probabilities = calibrate([exp(logp) for _, logp in candidates], self._reliability)
@@ -184,10 +184,10 @@ class _Growing:
                 child = Candidate(node, token, logp, self._reach[node] * probability)
                 self._frontier.setdefault((node, self._expandable(child)), deque()).append(child)
 
-    def _learn(self, nodes: list[int], on: str, seconds: float) -> None:
+    def _learn(self, nodes: list[int], processor: str, seconds: float) -> None:
         # The root's pass also computes the last emitted tokens, so it counts only without other measurements.
         if nodes != [0] or self._costs.draft.empty:
-            self._costs.draft.observe(on, len(nodes), seconds)
+            self._costs.draft.observe(processor, len(nodes), seconds)
 
     async def expand_waiting(self) -> None:
         """Line 12, for all waiting nodes."""

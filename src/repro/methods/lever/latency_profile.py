@@ -72,24 +72,25 @@ class LatencyProfile:
         """Whether there are no measurements yet."""
         return not self._rows
 
-    def observe(self, rows: int, leaves: int, seconds: float) -> None:
+    def observe(self, row_count: int, leaf_count: int, seconds: float) -> None:
         """Add a measurement; the first of a shape is its average.
 
         Raises:
             InputError: rows or leaves below 1, or negative seconds.
         """
-        if rows < 1 or leaves < 1 or seconds < 0:
+        if row_count < 1 or leaf_count < 1 or seconds < 0:
             raise InputError(
-                f"{rows} rows with {leaves} leaves in {seconds} s is no pass; rows and leaves count from 1"
+                f"{row_count} rows with {leaf_count} leaves in {seconds} s is no pass; rows and leaves count "
+                "from 1"
             )
-        averages = self._averages.setdefault(rows, {})
-        average = averages.get(leaves, seconds)
-        averages[leaves] = self._decay * average + (1 - self._decay) * seconds
+        averages = self._averages.setdefault(row_count, {})
+        average = averages.get(leaf_count, seconds)
+        averages[leaf_count] = self._decay * average + (1 - self._decay) * seconds
         self._rows = sorted(self._averages)
         self._rates = None
         self._estimates.clear()
 
-    def estimate(self, rows: int, leaves: int) -> float:
+    def estimate(self, row_count: int, leaf_count: int) -> float:
         """Estimated seconds of a pass of a shape; never negative.
 
         Raises:
@@ -97,30 +98,34 @@ class LatencyProfile:
         """
         if self.empty:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
-        shape = rows, leaves
+        shape = row_count, leaf_count
         if shape not in self._estimates:
-            self._estimates[shape] = self._estimate(rows, leaves)
+            self._estimates[shape] = self._estimate(row_count, leaf_count)
         return self._estimates[shape]
 
-    def _estimate(self, rows: int, leaves: int) -> float:
-        low, high = _around(self._rows, rows)
-        low_s = self._at(low, leaves)
-        if rows <= low:
+    def _estimate(self, row_count: int, leaf_count: int) -> float:
+        low, high = _around(self._rows, row_count)
+        low_s = self._at(low, leaf_count)
+        if row_count <= low:
             return low_s
         per_row, _ = self._slopes()
-        penalty = self._penalty * per_row * min(rows - low, abs(high - rows))
-        if rows > high:
-            return low_s + (rows - low) * per_row + penalty
-        high_s = max(low_s, self._at(high, leaves))
-        return min(high_s, low_s + (high_s - low_s) * (rows - low) / (high - low) + penalty)
+        penalty = self._penalty * per_row * min(row_count - low, abs(high - row_count))
+        if row_count > high:
+            return low_s + (row_count - low) * per_row + penalty
+        high_s = max(low_s, self._at(high, leaf_count))
+        return min(high_s, low_s + (high_s - low_s) * (row_count - low) / (high - low) + penalty)
 
-    def _at(self, rows: int, leaves: int) -> float:
+    def _at(self, row_count: int, leaf_count: int) -> float:
         """Estimate for a seen row count."""
-        means = self._averages[rows]
-        low, high = _around(sorted(means), leaves)
+        means = self._averages[row_count]
+        low, high = _around(sorted(means), leaf_count)
         if low == high:
-            return means[low] if leaves == low else max(0.0, means[low] + (leaves - low) * self._slopes()[1])
-        return means[low] + (means[high] - means[low]) * (leaves - low) / (high - low)
+            return (
+                means[low]
+                if leaf_count == low
+                else max(0.0, means[low] + (leaf_count - low) * self._slopes()[1])
+            )
+        return means[low] + (means[high] - means[low]) * (leaf_count - low) / (high - low)
 
     def _slopes(self) -> tuple[float, float]:
         """Seconds per row and per leaf."""
@@ -177,11 +182,11 @@ class DraftLatency:
         return profile.estimate(nodes, 1)
 
 
-def _around(counts: Sequence[int], count: int) -> tuple[int, int]:
+def _around(counts: Sequence[int], needed_count: int) -> tuple[int, int]:
     """The nearest known counts below and above; the same count twice if known or out of range."""
-    index = bisect_left(counts, count)
+    index = bisect_left(counts, needed_count)
     if index == len(counts):
         return counts[-1], counts[-1]
-    if counts[index] == count or index == 0:
+    if counts[index] == needed_count or index == 0:
         return counts[index], counts[index]
     return counts[index - 1], counts[index]

@@ -102,8 +102,8 @@ class Lever(Method):
     def growth(self) -> Growth:
         """Settings of tree construction."""
         small, large = SCHEDULES[self.schedule]
-        batch = self.batch if self.schedule == "batched" else 1
-        return Growth(self.depth, self.reach, self.limit, batch, self.switch, small, large)
+        batch_size = self.batch if self.schedule == "batched" else 1
+        return Growth(self.depth, self.reach, self.limit, batch_size, self.switch, small, large)
 
     @property
     def rule(self) -> PruningRule:
@@ -144,10 +144,10 @@ class Lever(Method):
             return 1
         return self.candidates if self.construction == "greedy" else RANK_COUNT
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`."""
         other_method = OTHER_METHODS.get(self.construction)
-        return other_method.look_ahead(role, answer) if other_method else self.limit
+        return other_method.look_ahead(role, answer_length) if other_method else self.limit
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
@@ -161,26 +161,30 @@ class Lever(Method):
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
                 for nodes in GROUP_SIZES:
                     fastest_processor = self.growth.processor(nodes, costs.draft)
-                    for on in [fastest_processor] if self.switch else self.growth.processors:
-                        costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
+                    for processor in [fastest_processor] if self.switch else self.growth.processors:
+                        costs.draft.observe(
+                            processor, nodes, await self._expand(device, target, draft, nodes, processor)
+                        )
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
-    async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
+    async def _rehearse(self, device: Device, target: Session, row_count: int, leaves: int) -> float:
         """Seconds of verifying a tree of a shape, with arbitrary tokens."""
         root = Prefix.of((0,))
         target.start(root)
         tree = TokenTree(root)
-        for _ in range(rows - 1 - leaves):
+        for _ in range(row_count - 1 - leaves):
             tree.grow(len(tree) - 1, 0)
-        stem = len(tree) - 1
-        for token in range(min(leaves, rows - 1)):
-            tree.grow(stem, token)
+        stem_length = len(tree) - 1
+        for token in range(min(leaves, row_count - 1)):
+            tree.grow(stem_length, token)
         _, on_demand = PROJECTIONS[self.projection]
         start = device.now
         await target.verify(tree, Greedy(), SparingVerifier(on_demand=on_demand))
         return device.now - start
 
-    async def _expand(self, device: Device, target: Session, draft: Session, nodes: int, on: str) -> float:
+    async def _expand(
+        self, device: Device, target: Session, draft: Session, nodes: int, processor: str
+    ) -> float:
         """Seconds of a draft pass over `nodes` nodes, with arbitrary tokens."""
         root = Prefix.of((0,))
         for session in (draft, target):
@@ -188,7 +192,7 @@ class Lever(Method):
         await target.forward([root])
         await draft.forward([root.then(0)])
         start = device.now
-        await draft.forward([root.then(0).then(token) for token in range(nodes)], on=on)
+        await draft.forward([root.then(0).then(token) for token in range(nodes)], on=processor)
         return device.now - start
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -231,8 +235,8 @@ class _Serving(Serving):
                 pruner = self._pruner(target, candidates)
                 start = device.now
                 verification = await target.verify(tree, decoding.chooser, SparingVerifier(pruner, on_demand))
-                leaves = sum(1 for _ in tree.leaves())
-                self.costs.verify.observe(len(tree), leaves, device.now - start)
+                leaf_count = sum(1 for _ in tree.leaves())
+                self.costs.verify.observe(len(tree), leaf_count, device.now - start)
                 self.reliability.observe(candidate_hits(candidates, tree.root, verification.text))
                 decoding.verified(verification, len(tree) - 1, draft_tree.reason)
                 trees.append(tree)
@@ -248,9 +252,9 @@ class _Serving(Serving):
     async def _draft(self, decoding: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever
 
-        async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
+        async def expand(nodes: Sequence[Prefix], processor: str) -> Expansion:
             start = device.now
-            rows: list[Logits] = await draft.forward(nodes, on=on)
+            rows: list[Logits] = await draft.forward(nodes, on=processor)
             return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
 
         if lever.construction == "greedy":

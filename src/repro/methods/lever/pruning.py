@@ -64,8 +64,8 @@ class PruningRule:
             return sorted(survivors)
         survivors |= self._branch(tree, values)
         survivors |= self._near(tree, values, survivors)
-        leaves = sum(not survivors.intersection(tree.children(node)) for node in survivors)
-        if len(survivors) < self.least_nodes or leaves < self.least_leaves:
+        leaf_count = sum(not survivors.intersection(tree.children(node)) for node in survivors)
+        if len(survivors) < self.least_nodes or leaf_count < self.least_leaves:
             return list(range(len(tree)))
         return sorted(survivors)
 
@@ -147,12 +147,12 @@ class EarlyExit:
 
     def candidates(self, tree: TokenTree) -> list[Candidates]:
         """Candidates to score at each node with children: its children, and C(u) if `shadow`."""
-        out: list[Candidates] = []
+        candidates_by_row: list[Candidates] = []
         for node, prefix in enumerate(tree.prefixes):
             child_tokens = [tree.token(child) for child in tree.children(node)]
             shadows = self._proposed(prefix) if child_tokens and self._rule.shadow else ()
-            out.append(tuple(dict.fromkeys([*shadows, *child_tokens])))
-        return out
+            candidates_by_row.append(tuple(dict.fromkeys([*shadows, *child_tokens])))
+        return candidates_by_row
 
     def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
         """Kept nodes, sorted, the root first; `hidden` computes fp32 `[nodes, d]` after layer `layer`."""

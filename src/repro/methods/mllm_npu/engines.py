@@ -53,9 +53,16 @@ class PlainEngine(Method):
 
     def _ready(self, request: Request, target: Session) -> Op:
         """An op without work that requires the graph of the prompt's length."""
-        processor, rows = self.prefills_on or self.processor, len(request.prompt)
+        processor, row_count = self.prefills_on or self.processor, len(request.prompt)
         arithmetic = target.engine.model_cost.stored.arithmetic
-        return Op(processor, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
+        return Op(
+            processor,
+            "ready",
+            f"ready for {row_count} tokens",
+            row_count,
+            precision=arithmetic,
+            graph="prompt",
+        )
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,9 @@ class MllmNpu(Method):
         """The target in memory, on the CPU except for prefill."""
         return {"target": Placement(on=CPU)}
 
-    def prefill_rows(self, prompt: float) -> float:
+    def prefill_rows(self, prompt_length: float) -> float:
         """See `Method`: those of a chunk's graph."""
-        return self.chunk if self.chunks else prompt
+        return self.chunk if self.chunks else prompt_length
 
     def layout(self, target: Session) -> Layout:
         """Layout of the subgraphs of the target's prompts."""
@@ -122,20 +122,20 @@ class MllmNpu(Method):
         Raises:
             InputError: schedule and arithmetic would keep the outliers of different linears.
         """
-        layers, outliers = engine.model_cost.shape.layers, engine.outliers
+        layer_count, outliers = engine.model_cost.shape.layers, engine.outliers
         if outliers is None:
-            return shadowed_at_ends(layers, self.pruned, self.outliers) if self.shadow else {}
+            return shadowed_at_ends(layer_count, self.pruned, self.outliers) if self.shadow else {}
         if not self.shadow:
             raise InputError(
                 "method.shadow is false, and the target's arithmetic keeps outliers beside the NPU's; choose "
                 "method.shadow=true, or a target without that compression"
             )
-        linears = len(STAGE_OF) * layers
+        linear_count = len(STAGE_OF) * layer_count
         number = len(outliers)
-        if number != linears - round(self.pruned * linears):
+        if number != linear_count - round(self.pruned * linear_count):
             raise InputError(
                 f"method.pruned is {self.pruned}, and the target's arithmetic keeps the outliers of {number} "
-                f"of {linears} linears; give {round(1 - number / linears, 4)}, or "
+                f"of {linear_count} linears; give {round(1 - number / linear_count, 4)}, or "
                 "another target.compression.pruned"
             )
         return shadowed_as_measured(outliers)

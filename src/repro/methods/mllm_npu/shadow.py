@@ -75,11 +75,11 @@ class Shadow:
         )
 
     def shadowed_linears(
-        self, profiles: Mapping[LinearId, OutlierProfile], layers: int
+        self, profiles: Mapping[LinearId, OutlierProfile], layer_count: int
     ) -> frozenset[LinearId]:
-        """The linears that keep their outliers, of a decoder of `layers` layers."""
+        """The linears that keep their outliers, of a decoder of `layer_count` layers."""
         if self.keeps == "ends":
-            end_layers = layers_at_ends(layers, self.pruned)
+            end_layers = layers_at_ends(layer_count, self.pruned)
             return frozenset(name for name in profiles if name.layer in end_layers)
         if self.keeps == "release":
             return frozenset(name for name, profile in profiles.items() if profile.importance > RELEASE)

@@ -68,9 +68,9 @@ class Layout:
             if not 0 <= share <= 1:
                 raise InputError(f"{name} is {share}; it is a share from 0 to 1")
 
-    def rows(self, prompt: int) -> list[int]:
+    def rows(self, prompt_length: int) -> list[int]:
         """Tokens of each chunk of a prompt; the last chunk is padded."""
-        return [self.chunk] * ceil(prompt / self.chunk) if self.chunk else [prompt]
+        return [self.chunk] * ceil(prompt_length / self.chunk) if self.chunk else [prompt_length]
 
     def cuts(self, layer: int) -> bool:
         """Whether a layer's FFN is two subgraphs: one of its linears keeps outliers of its own."""
@@ -149,26 +149,32 @@ def shadowed_as_measured(outliers: Mapping[tuple[int, str], float]) -> Shadowed:
     return {(layer, STAGE_OF[part]): share for (layer, part), share in outliers.items()}
 
 
-def shadowed_at_ends(layers: int, pruned_share: float, outliers: float) -> Shadowed:
+def shadowed_at_ends(layer_count: int, pruned_share: float, outlier_share: float) -> Shadowed:
     """The linears that keep outliers where nothing was measured: all those of the layers nearest both ends.
 
     Deviation: the paper does not state which layers it keeps, only that those near both ends are important.
     """
-    return {(layer, stage): outliers for layer in layers_at_ends(layers, pruned_share) for stage in LINEARS}
+    return {
+        (layer, stage): outlier_share
+        for layer in layers_at_ends(layer_count, pruned_share)
+        for stage in LINEARS
+    }
 
 
-def layers_at_ends(layers: int, pruned_share: float) -> frozenset[int]:
+def layers_at_ends(layer_count: int, pruned_share: float) -> frozenset[int]:
     """The layers nearest both ends that remain if a share `pruned_share` of all is left out."""
     if not 0 <= pruned_share <= 1:
         raise InputError(f"pruned is {pruned_share}; it is a share of the layers from 0 to 1")
-    kept_count = round((1 - pruned_share) * layers)
+    kept_count = round((1 - pruned_share) * layer_count)
     front_count = ceil(kept_count / 2)
-    return frozenset([*range(front_count), *range(layers - (kept_count - front_count), layers)])
+    return frozenset([*range(front_count), *range(layer_count - (kept_count - front_count), layer_count)])
 
 
-def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
-    """The subgraphs of a prompt of `prompt` tokens, chunk by chunk, each after its dependencies."""
-    return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt)))
+def subgraphs(
+    model_cost: ModelCost, layout: Layout, prompt_length: int, name: str = "target"
+) -> list[Subgraph]:
+    """The subgraphs of a prompt of `prompt_length` tokens, chunk by chunk, each after its dependencies."""
+    return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt_length)))
 
 
 @dataclass
@@ -197,87 +203,108 @@ class _Cutter:
 
     def _stage(
         self,
-        chunk: int,
+        chunk_number: int,
         layer: int,
         stage: str,
-        rows: int,
-        context: int,
+        row_count: int,
+        context_length: int,
         parents: tuple[int, ...],
         is_synced: bool,
     ) -> Iterator[Subgraph]:
         """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
-        label = f"chunk {chunk} layer {layer} {stage}"
+        label = f"chunk {chunk_number} layer {layer} {stage}"
         first_number = self._count
         if stage not in LINEARS:
-            yield Subgraph(self._float(stage, rows, context, label, is_synced), parents, chunk, layer, stage)
-            self._ends[chunk, layer, stage] = (first_number,)
+            yield Subgraph(
+                self._float(stage, row_count, context_length, label, is_synced),
+                parents,
+                chunk_number,
+                layer,
+                stage,
+            )
+            self._ends[chunk_number, layer, stage] = (first_number,)
             return
         if stage == FFN and self.layout.cuts(layer):
-            yield from self._up(chunk, layer, rows, parents)
-            parents, first_number = self._ends[chunk, layer, UP], self._ends[chunk, layer, UP][-1] + 1
+            yield from self._up(chunk_number, layer, row_count, parents)
+            parents = self._ends[chunk_number, layer, UP]
+            first_number = parents[-1] + 1
             stage = DOWN
-        parts = list(self._product(chunk, layer, stage, rows, parents, first_number))
+        parts = list(self._product(chunk_number, layer, stage, row_count, parents, first_number))
         yield from parts
-        self._ends[chunk, layer, FFN if stage == DOWN else stage] = _ends(first_number, parts)
+        self._ends[chunk_number, layer, FFN if stage == DOWN else stage] = _ends(first_number, parts)
 
-    def _up(self, chunk: int, layer: int, rows: int, parents: tuple[int, ...]) -> Iterator[Subgraph]:
+    def _up(
+        self, chunk_number: int, layer: int, row_count: int, parents: tuple[int, ...]
+    ) -> Iterator[Subgraph]:
         """The first part of an FFN that is cut; its shadow product is added before the activation."""
         first_number = self._count
-        parts = list(self._product(chunk, layer, UP, rows, parents, first_number))
+        parts = list(self._product(chunk_number, layer, UP, row_count, parents, first_number))
         ends = _ends(first_number, parts)
         if len(ends) > 1:
             # Read gate and up of both products; write the activated ones in int8.
-            count = rows * self.model_cost.shape.intermediate
+            count = row_count * self.model_cost.shape.intermediate
             size = count * (2 * products(self.model_cost.shape, UP) * FLOAT_BYTES + 1)
-            label = f"chunk {chunk} layer {layer} {UP}"
-            op = self._op(CPU, NORM, rows, 8.0 * count, size, label, precision="fp32", synced=True)
-            parts.append(Subgraph(op, ends, chunk, layer, UP))
+            label = f"chunk {chunk_number} layer {layer} {UP}"
+            op = self._op(CPU, NORM, row_count, 8.0 * count, size, label, precision="fp32", synced=True)
+            parts.append(Subgraph(op, ends, chunk_number, layer, UP))
             ends = (first_number + len(parts) - 1,)
         yield from parts
-        self._ends[chunk, layer, UP] = ends
+        self._ends[chunk_number, layer, UP] = ends
 
     def _product(
-        self, chunk: int, layer: int, stage: str, rows: int, parents: tuple[int, ...], first_number: int
+        self,
+        chunk_number: int,
+        layer: int,
+        stage: str,
+        row_count: int,
+        parents: tuple[int, ...],
+        first_number: int,
     ) -> Iterator[Subgraph]:
         """A linear's subgraph, `first_number`; for outliers also the flash read and the shadow product."""
-        label = f"chunk {chunk} layer {layer} {stage}"
+        label = f"chunk {chunk_number} layer {layer} {stage}"
         subgraph_stage = FFN if stage == DOWN else stage
         processor = CPU if (layer, stage) in self.layout.beyond else NPU
-        yield Subgraph(self._linear(processor, stage, rows, label), parents, chunk, layer, subgraph_stage)
+        yield Subgraph(
+            self._linear(processor, stage, row_count, label), parents, chunk_number, layer, subgraph_stage
+        )
         share = self.layout.shadowed.get((layer, stage))
         if processor == NPU and share is not None:
             read_op, all_parents = self._cold(stage, share, label), parents
             if read_op:
-                yield Subgraph(read_op, parents, chunk, layer, subgraph_stage)
+                yield Subgraph(read_op, parents, chunk_number, layer, subgraph_stage)
                 all_parents = (*parents, first_number + 1)
-            yield Subgraph(self._shadow(stage, share, rows, label), all_parents, chunk, layer, subgraph_stage)
+            yield Subgraph(
+                self._shadow(stage, share, row_count, label), all_parents, chunk_number, layer, subgraph_stage
+            )
 
-    def _float(self, stage: str, rows: int, context: int, label: str, is_synced: bool) -> Op:
+    def _float(self, stage: str, row_count: int, context_length: int, label: str, is_synced: bool) -> Op:
         shape = self.model_cost.shape
         if stage == ATTENTION:
-            flops = shape.attention_flops(rows, context + rows)
-            size = shape.cache_elements(context + rows) * self.model_cost.stored.activation
-            size += 2 * rows * shape.heads * shape.head_dim * FLOAT_BYTES
+            flops = shape.attention_flops(row_count, context_length + row_count)
+            size = shape.cache_elements(context_length + row_count) * self.model_cost.stored.activation
+            size += 2 * row_count * shape.heads * shape.head_dim * FLOAT_BYTES
         else:
             # Read linear output and residual; write their sum in fp32 and its norm in int8.
-            flops, size = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT_BYTES + 1)
+            flops, size = 8.0 * row_count * shape.hidden, row_count * shape.hidden * (3 * FLOAT_BYTES + 1)
         kind = ATTENTION if stage == ATTENTION else NORM
-        return self._op(CPU, kind, rows, flops, size, label, precision="fp32", synced=is_synced)
+        return self._op(CPU, kind, row_count, flops, size, label, precision="fp32", synced=is_synced)
 
-    def _linear(self, on: str, stage: str, rows: int, label: str) -> Op:
+    def _linear(self, on: str, stage: str, row_count: int, label: str) -> Op:
         count = weights(self.model_cost.shape, stage)
-        size = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
+        size = self.model_cost.weight_bytes(count) + row_count * sum(width(self.model_cost.shape, stage))
         kind = self.layout.linear if on == NPU else "linear"
-        flops, arithmetic = 2.0 * rows * count, self.model_cost.stored.arithmetic
+        flops, arithmetic = 2.0 * row_count * count, self.model_cost.stored.arithmetic
         launches = products(self.model_cost.shape, stage)
-        return self._op(on, kind, rows, flops, size, label, arithmetic, launches=launches)
+        return self._op(on, kind, row_count, flops, size, label, arithmetic, launch_count=launches)
 
-    def _shadow(self, stage: str, share: float, rows: int, label: str) -> Op:
+    def _shadow(self, stage: str, share: float, row_count: int, label: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
         outlier_weights = share * weights(self.model_cost.shape, stage)
-        size = FLOAT_BYTES * (outlier_weights + rows * (inputs + outputs))
-        return self._op(CPU, "shadow", rows, 2.0 * rows * outlier_weights, size, f"{label} shadow", "fp32")
+        size = FLOAT_BYTES * (outlier_weights + row_count * (inputs + outputs))
+        return self._op(
+            CPU, "shadow", row_count, 2.0 * row_count * outlier_weights, size, f"{label} shadow", "fp32"
+        )
 
     def _cold(self, stage: str, share: float, label: str) -> Op | None:
         count = self.layout.cold * share * weights(self.model_cost.shape, stage)
@@ -293,16 +320,18 @@ class _Cutter:
         self,
         on: str,
         kind: str,
-        rows: int,
+        row_count: int,
         flops: float,
-        size: float,
+        moved_bytes: float,
         label: str,
         precision: str,
         synced: bool = False,
-        launches: int = 1,
+        launch_count: int = 1,
     ) -> Op:
         name = f"{self.name} {on} {label}"
-        return Op(on, kind, name, rows, flops, size, precision, synced=synced, launches=launches)
+        return Op(
+            on, kind, name, row_count, flops, moved_bytes, precision, synced=synced, launches=launch_count
+        )
 
 
 def _ends(first_number: int, parts: Sequence[Subgraph]) -> tuple[int, ...]:
@@ -343,23 +372,25 @@ class Graphs(NamedTuple):
         return self.separate_bytes - self.bytes
 
 
-def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
+def graphs(model_cost: ModelCost, chunk_length: int, token_count: int) -> Graphs:
     """Count the graphs of a prompt and their memory; each graph has its own weights and buffers.
 
     Deviation: the paper gives the memory saved but no formula; we count a buffer for every operator, as QNN
     allocates (sec. 4.5), and the weights of each graph.
     """
-    layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
-    total, dynamic_count = len(STAGES) * layers, len(DYNAMIC_STAGES) * layers
-    static_bytes = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
-    dynamic_total = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    layer_count, chunk_count = model_cost.shape.layers, ceil(token_count / chunk_length)
+    total, dynamic_count = len(STAGES) * layer_count, len(DYNAMIC_STAGES) * layer_count
+    static_bytes = layer_count * (model_cost.layer_bytes + chunk_length * static_buffers(model_cost.shape))
+    dynamic_total = sum(
+        dynamic_bytes(model_cost.shape, chunk_length, (i + 1) * chunk_length) for i in range(chunk_count)
+    )
     return Graphs(
         total,
         total - dynamic_count,
-        total - dynamic_count + chunks * dynamic_count,
-        chunks * total,
+        total - dynamic_count + chunk_count * dynamic_count,
+        chunk_count * total,
         static_bytes + dynamic_total,
-        chunks * static_bytes + dynamic_total,
+        chunk_count * static_bytes + dynamic_total,
     )
 
 
@@ -373,12 +404,14 @@ def static_buffers(shape: Shape) -> float:
     return norms + projections + residuals + mlp_bytes + shape.hidden * FLOAT_BYTES
 
 
-def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
+def dynamic_bytes(shape: Shape, row_count: int, key_count: int) -> float:
     """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
     weighted values (in float and quantized)."""
     queries = shape.heads * shape.head_dim
-    a_row = (queries + shape.kv_heads * shape.head_dim) * FLOAT_BYTES + 2 * shape.heads * keys * FLOAT_BYTES
-    return shape.layers * rows * (a_row + queries * (FLOAT_BYTES + 1))
+    a_row = (
+        queries + shape.kv_heads * shape.head_dim
+    ) * FLOAT_BYTES + 2 * shape.heads * key_count * FLOAT_BYTES
+    return shape.layers * row_count * (a_row + queries * (FLOAT_BYTES + 1))
 
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot_share: float) -> float:

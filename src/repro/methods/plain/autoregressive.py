@@ -16,7 +16,7 @@ from repro.models.runtime.session import Session
 
 
 async def decode(
-    request: Request, device: Device, model: Session, prefills_on: str = "", before: Sequence[Op] = ()
+    request: Request, device: Device, model: Session, prefills_on: str = "", ops_before: Sequence[Op] = ()
 ) -> Generation:
     """Prefill, then decode one token per pass with the given model.
 
@@ -25,11 +25,11 @@ async def decode(
         device: the device.
         model: the model.
         prefills_on: processor of the prefill; "" for that of its placement.
-        before: ops that the prefill waits for.
+        ops_before: ops that the prefill waits for.
     """
     decoding = Decoding(request, device)
     with device.phase("prefill"):
-        for op in before:
+        for op in ops_before:
             await device.run(op)
         (row,) = await model.forward([decoding.text], on=prefills_on)
         decoding.first(decoding.chooser.first(row))

@@ -97,8 +97,8 @@ class Outliers:
             "bits": _finite(fmean(map(log2, ratios))),
         }
 
-    def _wants(self, name: LinearId, layers: int) -> bool:
-        layer = None if self.depth is None else round(self.depth * (layers - 1))
+    def _wants(self, name: LinearId, layer_count: int) -> bool:
+        layer = None if self.depth is None else round(self.depth * (layer_count - 1))
         return layer in (None, name.layer) and self.part in (ALL, name.part)
 
 

@@ -70,14 +70,14 @@ class Rule(Protocol):
     """Feasibility rule: which decisions meet a request's SLO."""
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
+        self, request: ServiceRequest, current_level: float | None, decision_cost: Spent = NO_COST
     ) -> list[Decision]:
         """Return all decisions that meet the request's SLO.
 
         Args:
             request: the request.
             current_level: current level of the model, if any.
-            deciding: cost of making the decision.
+            decision_cost: cost of making the decision.
         """
 
 
@@ -89,7 +89,7 @@ class ByProfile(Rule):
     prompts: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
+        self, request: ServiceRequest, current_level: float | None, decision_cost: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
         whole_costs = self.profile.whole(len(request.prompt), request.answer)
@@ -98,7 +98,11 @@ class ByProfile(Rule):
             for decision in decisions(self.prompts, sorted(self.profile.levels))
             if request.objective.met(
                 self.profile.costs(
-                    decision.model, request.read(decision.prompt), request.answer, current_level, deciding
+                    decision.model,
+                    request.read(decision.prompt),
+                    request.answer,
+                    current_level,
+                    decision_cost,
                 ),
                 whole_costs,
             )
@@ -113,7 +117,7 @@ class Nominal(Rule):
     models: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, request: ServiceRequest, current_level: float | None, deciding: Spent = NO_COST
+        self, request: ServiceRequest, current_level: float | None, decision_cost: Spent = NO_COST
     ) -> list[Decision]:
         """See `Rule`."""
         choices = decisions(self.prompts, self.models)
@@ -145,14 +149,14 @@ class SloGuard:
     seed: int = 0
 
     def decide(
-        self, request: ServiceRequest, current_level: float | None = None, deciding: Spent = NO_COST
+        self, request: ServiceRequest, current_level: float | None = None, decision_cost: Spent = NO_COST
     ) -> Checked:
         """Return a feasible decision.
 
         Raises:
             Infeasible: there is none.
         """
-        choices = self.rule.feasible(request, current_level, deciding)
+        choices = self.rule.feasible(request, current_level, decision_cost)
         if not choices:
             raise Infeasible(
                 f"request {request.id} asks for {request.objective.bounds}, which no level of prompt and "

@@ -32,16 +32,16 @@ def model_cost(precision: Precision) -> ModelCost:
     return ModelCost(ENCODER, precision)
 
 
-def scoring(tokens: int, on: str, precision: Precision) -> tuple[Op, ...]:
-    """Ops that score a prompt of `tokens` tokens on a processor, one per chunk.
+def scoring(token_count: int, on: str, precision: Precision) -> tuple[Op, ...]:
+    """Ops that score a prompt of `token_count` tokens on a processor, one per chunk.
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
     cost, layers = model_cost(precision), ENCODER.encoder_layers
     ops = []
-    for start in range(0, tokens, CHUNK_TOKENS):
-        rows = min(CHUNK_TOKENS, tokens - start) + 2
-        flops, moved_bytes = cost.encode(layers, rows)
-        size, arithmetic = moved_bytes + cost.embed(rows)[1], cost.stored.arithmetic
-        ops.append(Op(on, "score", "LLMLingua-2", rows, flops, size, arithmetic, launches=layers))
+    for start in range(0, token_count, CHUNK_TOKENS):
+        row_count = min(CHUNK_TOKENS, token_count - start) + 2
+        flops, moved_bytes = cost.encode(layers, row_count)
+        size, arithmetic = moved_bytes + cost.embed(row_count)[1], cost.stored.arithmetic
+        ops.append(Op(on, "score", "LLMLingua-2", row_count, flops, size, arithmetic, launches=layers))
     return tuple(ops)

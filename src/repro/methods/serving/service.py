@@ -61,9 +61,9 @@ class System:
     models: Mapping[float, str] = field(default_factory=dict)
     fitted: tuple[str, ...] = ()
 
-    def resident_bytes(self, tokens: int) -> float:
-        """Peak bytes in memory: weights, and the largest KV cache of a level for `tokens` tokens."""
-        return self.weights + max(model_cost.cache_bytes(tokens) for model_cost in self.levels.values())
+    def resident_bytes(self, token_count: int) -> float:
+        """Peak bytes in memory: weights, and the largest KV cache of a level for `token_count` tokens."""
+        return self.weights + max(model_cost.cache_bytes(token_count) for model_cost in self.levels.values())
 
     @property
     def adapter_bytes(self) -> float:

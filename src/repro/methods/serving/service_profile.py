@@ -58,28 +58,28 @@ class LevelProfile:
     step: tuple[Spent, ...]
     switch: Spent = NO_COST
 
-    def prefill_at(self, tokens: int) -> Spent:
+    def prefill_at(self, token_count: int) -> Spent:
         """Prefill cost, linearly interpolated.
 
         Raises:
             InputError: the length is outside the measured range.
         """
-        return self._interpolate(self.prefill, tokens)
+        return self._interpolate(self.prefill, token_count)
 
-    def step_at(self, tokens: float) -> Spent:
+    def step_at(self, token_count: float) -> Spent:
         """Decode step cost, linearly interpolated; errors as `prefill_at`."""
-        return self._interpolate(self.step, tokens)
+        return self._interpolate(self.step, token_count)
 
-    def _interpolate(self, costs: Sequence[Spent], tokens: float) -> Spent:
-        if not self.prompts[0] <= tokens <= self.prompts[-1]:
+    def _interpolate(self, costs: Sequence[Spent], token_count: float) -> Spent:
+        if not self.prompts[0] <= token_count <= self.prompts[-1]:
             raise InputError(
-                f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
+                f"{token_count:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
                 f"{self.prompts[-1]}"
             )
-        index = bisect_left(self.prompts, tokens)
-        if self.prompts[index] == tokens:
+        index = bisect_left(self.prompts, token_count)
+        if self.prompts[index] == token_count:
             return costs[index]
-        share = (tokens - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
+        share = (token_count - self.prompts[index - 1]) / (self.prompts[index] - self.prompts[index - 1])
         return costs[index - 1].times(1.0 - share).plus(costs[index].times(share))
 
 
@@ -96,16 +96,21 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, model: float, tokens: int, answer: int, current_level: float | None, deciding: Spent = NO_COST
+        self,
+        model: float,
+        token_count: int,
+        answer_length: int,
+        current_level: float | None,
+        decision_cost: Spent = NO_COST,
     ) -> RequestCosts:
         """Costs of a request at a model level.
 
         Args:
             model: model level.
-            tokens: prompt tokens kept.
-            answer: tokens to generate, at least 1.
+            token_count: prompt tokens kept.
+            answer_length: tokens to generate, at least 1.
             current_level: current model level; `None` before the first request.
-            deciding: cost of making the decision.
+            decision_cost: cost of making the decision.
 
         Raises:
             InputError: the level or the length was not profiled.
@@ -116,21 +121,23 @@ class DeviceProfile:
                 f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
             )
         level = self.levels[model]
-        spent_before = deciding if model == current_level else deciding.plus(level.switch)
-        return _costs(level, tokens, answer, spent_before)
+        spent_before = decision_cost if model == current_level else decision_cost.plus(level.switch)
+        return _costs(level, token_count, answer_length, spent_before)
 
-    def whole(self, prompt: int, answer: int) -> RequestCosts:
+    def whole(self, prompt_length: int, answer_length: int) -> RequestCosts:
         """Costs of the full model with the whole prompt, without deciding and switching."""
-        return _costs(self.full, prompt, answer, NO_COST)
+        return _costs(self.full, prompt_length, answer_length, NO_COST)
 
 
-def _costs(level: LevelProfile, prompt: int, answer: int, spent_before: Spent) -> RequestCosts:
-    spent_to_first = spent_before.plus(level.prefill_at(prompt))
-    if answer < 2:
+def _costs(level: LevelProfile, prompt_length: int, answer_length: int, spent_before: Spent) -> RequestCosts:
+    spent_to_first = spent_before.plus(level.prefill_at(prompt_length))
+    if answer_length < 2:
         return RequestCosts(spent_to_first.seconds, None, *spent_to_first)
     # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
-    step = level.step_at(prompt + (answer - 2) / 2)
-    return RequestCosts(spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer - 1)))
+    step = level.step_at(prompt_length + (answer_length - 2) / 2)
+    return RequestCosts(
+        spent_to_first.seconds, step.seconds, *spent_to_first.plus(step.times(answer_length - 1))
+    )
 
 
 def profile_levels(
@@ -171,8 +178,8 @@ async def _level(
 ) -> LevelProfile:
     switch_cost = await run_ops(device, switch_ops)
     prefill_costs, step_costs = [], []
-    for tokens in prompts:
-        text = Prefix.of([0] * tokens)
+    for prompt_length in prompts:
+        text = Prefix.of([0] * prompt_length)
         session.start(text)
         start = device.now
         await session.forward([text])

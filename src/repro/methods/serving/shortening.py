@@ -52,7 +52,7 @@ def shorten_prompt(
         scores: scores of all tokens, or of those that may be dropped.
         droppable_tokens: number of tokens at the beginning that may be dropped; `None`: all.
     """
-    droppable = len(tokens) if droppable_tokens is None else droppable_tokens
-    kept_count = count - (len(tokens) - droppable)
-    best_indices = sorted(range(droppable), key=lambda i: (-scores[i], i))[:kept_count]
-    return (*(tokens[i] for i in sorted(best_indices)), *tokens[droppable:])
+    droppable_count = len(tokens) if droppable_tokens is None else droppable_tokens
+    kept_count = count - (len(tokens) - droppable_count)
+    best_indices = sorted(range(droppable_count), key=lambda i: (-scores[i], i))[:kept_count]
+    return (*(tokens[i] for i in sorted(best_indices)), *tokens[droppable_count:])

@@ -111,11 +111,11 @@ def decisions(prompts: Sequence[float] = LEVELS, models: Sequence[float] = LEVEL
     return tuple(Decision(*pair) for pair in product(prompts, models))
 
 
-def kept_tokens(tokens: int, level: float, spare: int | None = None, granule: int = 1) -> int:
+def kept_tokens(token_count: int, level: float, spare: int | None = None, granule: int = 1) -> int:
     """Number of prompt tokens that a level keeps: its share rounded down, at least 1.
 
     Args:
-        tokens: tokens of the whole prompt.
+        token_count: tokens of the whole prompt.
         level: prompt level.
         spare: number of tokens that may be dropped; `None`: all. The others are kept even if they exceed
             the level.
@@ -123,7 +123,7 @@ def kept_tokens(tokens: int, level: float, spare: int | None = None, granule: in
             similar length keep the same beginning.
     """
     if level == 1.0:
-        return tokens
-    fixed_tokens = 0 if spare is None else tokens - spare
-    kept_spare = max(0, int(round(level * tokens, 6)) - fixed_tokens)
+        return token_count
+    fixed_tokens = 0 if spare is None else token_count - spare
+    kept_spare = max(0, int(round(level * token_count, 6)) - fixed_tokens)
     return max(1, fixed_tokens + kept_spare - kept_spare % granule)

@@ -72,7 +72,7 @@ class Pointer:
     def ops(self, model_cost: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         matrices = self.launches * model_cost.shape.layers * (7 if model_cost.shape.gated else 6)
-        return (_switch("switch pointers", on, model_cost.adapter_bytes, model_cost, launches=matrices),)
+        return (_switch("switch pointers", on, model_cost.adapter_bytes, model_cost, launch_count=matrices),)
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ class Swap:
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 
-def _switch(name: str, on: str, size: float, model_cost: ModelCost, launches: float = 1.0) -> Op:
+def _switch(name: str, on: str, loaded_bytes: float, model_cost: ModelCost, launch_count: float = 1.0) -> Op:
     arithmetic = model_cost.stored.arithmetic
-    return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launches)
+    return Op(on, "switch", name, bytes=loaded_bytes, precision=arithmetic, launches=launch_count)

@@ -20,19 +20,19 @@ class TinyLanguageModel(Protocol):
     def digest(self) -> str:
         """Content hash of the heads in the repository."""
 
-    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored: Precision) -> Scorer:
+    def score_head(self, tokenizer: Tokenizer, shares_bottom: bool, stored_precision: Precision) -> Scorer:
         """Open the score head.
 
         Args:
             tokenizer: tokenizer of the language model whose prompts are scored.
             shares_bottom: bill the lower layers with the decision head, which has them in common.
-            stored: precision in which the encoder is billed.
+            stored_precision: precision in which the encoder is billed.
 
         Raises:
             InputError: the encoder or the head is not there.
         """
 
-    def decision_head(self, tokenizer: Tokenizer, stored: Precision) -> Decider:
+    def decision_head(self, tokenizer: Tokenizer, stored_precision: Precision) -> Decider:
         """Open the decision head; as `score_head`."""
 
 

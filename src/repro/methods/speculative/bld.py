@@ -109,7 +109,9 @@ class BigLittle(Speculative):
                 tree, reason = await self.grow(decoding, draft)
                 length = len(tree) - 1
                 if reason == "end":
-                    decoding.round(tree.prefixes[-1], length, rows=0, accepted=length, reason=reason)
+                    decoding.round(
+                        tree.prefixes[-1], length, row_count=0, accepted_count=length, reason=reason
+                    )
                     break
                 verification = await target.verify(tree, lenient)
                 decoding.round(verification.text, length, verification.rows, verification.accepted, reason)

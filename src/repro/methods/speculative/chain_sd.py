@@ -26,7 +26,7 @@ class ChainSD(Speculative):
         """See `Speculative`: a chain of first choices."""
         return 1
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`."""
         return self.length
 

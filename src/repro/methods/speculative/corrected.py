@@ -54,5 +54,5 @@ class Corrected(Method):
                 text = decoding.text.then(token)
                 for session in (target, draft):
                     session.keep(text)
-                decoding.round(text, drafted_tokens=1, accepted=int(is_right))
+                decoding.round(text, drafted_count=1, accepted_count=int(is_right))
         return decoding.generation

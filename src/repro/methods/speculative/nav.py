@@ -41,9 +41,9 @@ class Nav(Method):
         """The target in flash."""
         return {"target": Placement(resident=0.0, prefetch=self.prefetch)}
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`: the wrong sequences; the answer's own last token is not computed."""
-        return (self.batch - 1) * max(0, answer - 2)
+        return (self.batch - 1) * max(0, answer_length - 2)
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Decode the answer in a rehearsal, reset the session, then verify the answer.

@@ -49,7 +49,7 @@ class OptTree(Speculative):
         """See `Speculative`: a node's children are at most all nodes of a layer."""
         return self.nodes
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`: the draft computes all layers but the last, the target verifies one's number."""
         return self.nodes * (1 if role == "target" else self.depth - 1)
 

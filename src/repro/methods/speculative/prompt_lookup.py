@@ -37,7 +37,7 @@ class PromptLookup(Speculative):
         """The target in flash, no draft."""
         return {"target": super().places()["target"]}
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`."""
         return self.length
 

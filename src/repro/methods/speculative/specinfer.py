@@ -57,7 +57,7 @@ class SpecInfer(Speculative):
         """See `Speculative`: the children of a node."""
         return max(self.expansion)
 
-    def look_ahead(self, role: str, answer: int) -> int:
+    def look_ahead(self, role: str, answer_length: int) -> int:
         """See `Method`: the target verifies the trees of all drafts."""
         return self._nodes * (self.drafts if role == "target" else 1)
 

@@ -86,8 +86,8 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
         passes = {i: device.spawn(drafts[i].forward([decoding.text], on=on)) for i, on in early.items()}
         (row,) = await target.forward([decoding.text])
         decoding.first(decoding.chooser.first(row))
-        for prompt in passes.values():
-            await prompt
+        for prompt_length in passes.values():
+            await prompt_length
         if not decoding.done:
             target.keep(decoding.text)
             for i, draft in enumerate(drafts):

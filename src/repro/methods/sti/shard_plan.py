@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
-from repro.models.quantization.dictionary_rounding import FULL, OUTLIER_SHARE
+from repro.models.quantization.dictionary_rounding import FULL_WIDTH, OUTLIER_SHARE
 from repro.models.streaming.loading import LayerLoads
 from repro.records.record import Scalar
 
@@ -126,42 +126,47 @@ def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Stage
     """Seconds of a pass whose layers are read and computed in order, reads running ahead as slots allow."""
     read_end = computed_end = 0.0
     slot_times: list[float] = []
-    layers = [(size, pace.compute(moved_bytes)) for size, moved_bytes in zip(loads, unpacking, strict=True)]
-    for size, seconds in [*layers, (pace.head_bytes, pace.head)]:
-        if size:
+    layers = [
+        (loaded_bytes, pace.compute(moved_bytes))
+        for loaded_bytes, moved_bytes in zip(loads, unpacking, strict=True)
+    ]
+    for loaded_bytes, seconds in [*layers, (pace.head_bytes, pace.head)]:
+        if loaded_bytes:
             slot = slot_times[-1 - pace.ahead] if len(slot_times) > pace.ahead else 0.0
-            read_end = max(read_end, slot) + pace.load(size)
+            read_end = max(read_end, slot) + pace.load(loaded_bytes)
             computed_end = max(computed_end, read_end)
         computed_end += seconds
-        if size:
+        if loaded_bytes:
             slot_times.append(computed_end)
     return pace.embed + computed_end
 
 
-def layer_ranges(layers: int, real_layers: int) -> list[range]:
-    """For each of `layers` costed layers, the range of checkpoint layers that map to it, possibly empty."""
-    starts = [layer * real_layers // layers for layer in range(layers + 1)]
+def layer_ranges(layer_count: int, real_layers: int) -> list[range]:
+    """For each of `layer_count` costed layers, the checkpoint layers that map to it, possibly none."""
+    starts = [layer * real_layers // layer_count for layer in range(layer_count + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
 
 
 class _Planner:
     """Tries shard widths against one latency target."""
 
-    def __init__(self, sharding: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
+    def __init__(
+        self, sharding: Sharding, layer_count: int, shard_count: int, layers: Layers, pace: StagePace
+    ) -> None:
         self._pace = pace
-        self._bits = {FULL: layers.bits}
+        self._bits = {FULL_WIDTH: layers.bits}
         self._bits |= {w: bits for w in sharding.widths if (bits := stored_bits(w)) < layers.bits}
-        self._bytes_per_bit = layers.layer_bytes / layers.bits / shards
+        self._bytes_per_bit = layers.layer_bytes / layers.bits / shard_count
         self._rising = sorted(self._bits, key=lambda width: self._bits[width])
-        self._buffer = sharding.preload * layers.layer_bytes * count
-        self._shape = count, shards
-        loads = [layers.layer_bytes] * count
-        self.target = sharding.latency * pass_seconds(loads, [0.0] * count, pace)
+        self._buffer = sharding.preload * layers.layer_bytes * layer_count
+        self._shape = layer_count, shard_count
+        loads = [layers.layer_bytes] * layer_count
+        self.target = sharding.latency * pass_seconds(loads, [0.0] * layer_count, pace)
 
     def uniform(self) -> list[list[int]]:
         """All shards at the largest width that fits, or at the narrowest if none does."""
-        count, shards = self._shape
-        candidates = [[[width] * shards for _ in range(count)] for width in self._rising]
+        layer_count, shard_count = self._shape
+        candidates = [[[width] * shard_count for _ in range(layer_count)] for width in self._rising]
         return next((widths for widths in reversed(candidates) if self._fits(widths)), candidates[0])
 
     def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:
@@ -209,8 +214,8 @@ class _Planner:
 
     def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:
         """Bytes moved per layer to dequantize its rounded shards: read rounded, written at stored width."""
-        rounded_widths = [[width for width in row if width != FULL] for row in widths]
-        return [sum(self._sizes([*row, *[FULL] * len(row)])) for row in rounded_widths]
+        rounded_widths = [[width for width in row if width != FULL_WIDTH] for row in widths]
+        return [sum(self._sizes([*row, *[FULL_WIDTH] * len(row)])) for row in rounded_widths]
 
 
 def stored_bits(width: int) -> float:

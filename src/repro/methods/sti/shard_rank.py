@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 TEXT_TOKENS = 192
 """Number of calibration tokens used."""
 
-TEXT = """The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
+CALIBRATION_TEXT = """\
+The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
 rest twice, and heated the oven to 240 degrees. "Two loaves, please," says the first customer, "and one of the
 small ones." That is 2 x 3.50 plus 1.20, so he pays 8.20 in all and gets 1.80 back from a ten.
 

@@ -24,7 +24,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.records.record import content_hash
 
-CONTEXT = 256
+CONTEXT_LENGTH = 256
 """Context length that plans assume; it hardly matters, since loading layers takes far longer."""
 
 
@@ -88,10 +88,10 @@ class ShardedModel(Model):
         """Identity of what the checkpoint computes at these widths; see `Model`."""
         return super().outputs_key(f"-shards-{content_hash(self.widths)[:16]}{variant}")
 
-    def _load(self, resident: bool) -> Decoder:
+    def _load(self, is_resident: bool) -> Decoder:
         """See `Model`; embeddings and output projection are those of the unrounded weights."""
-        ends = self._whole.decoder(resident=False)
-        if not resident:
+        ends = self._whole.decoder(is_resident=False)
+        if not is_resident:
             return ends
         assert self.folder is not None
         return sharded_decoder(self.folder, self.config.dtype, ends.ends, self.widths, self.decoder_config)
@@ -109,8 +109,8 @@ class ShardedModel(Model):
             self.folder,
             self.config.dtype,
             self.decoder_config,
-            self.decoder(resident=False).ends,
-            self.tokenizer.encode(shard_rank.TEXT),
+            self.decoder(is_resident=False).ends,
+            self.tokenizer.encode(shard_rank.CALIBRATION_TEXT),
             min(self._sharding.widths),
         )
 
@@ -135,20 +135,20 @@ def sharded_decoder(
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
     """Times of the parts of a one-token forward pass on an otherwise idle device."""
     arithmetic = model_cost.stored.arithmetic
-    on = device.resource(placement.on or device.main, arithmetic)
-    head_on = device.resource(placement.head or on, arithmetic)
+    resource = device.resource(placement.on or device.main, arithmetic)
+    head_on = device.resource(placement.head or resource, arithmetic)
 
     def seconds(processor: str, kind: str, cost: tuple[float, float]) -> float:
-        decoder = on if kind == "head" else ""
+        decoder = resource if kind == "head" else ""
         op = Op(processor, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic, decoder=decoder)
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 
-    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT)
+    flops, moved_bytes = model_cost.layers(1, 1, CONTEXT_LENGTH)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
-        compute=lambda unpacking: seconds(on, "layer", (flops, moved_bytes + unpacking)),
-        embed=seconds(on, "embed", model_cost.embed(1)),
+        compute=lambda unpacking: seconds(resource, "layer", (flops, moved_bytes + unpacking)),
+        embed=seconds(resource, "embed", model_cost.embed(1)),
         head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,
         head_bytes=0.0 if device.keeps_tables else model_cost.head(1)[1],

@@ -52,13 +52,13 @@ class OutlierProfile:
         return self.largest / self.threshold if self.threshold else inf
 
 
-def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[LinearId, Sample]:
-    """Sample at most `rows` input rows of every linear; mean magnitudes cover all rows.
+def samples(decoder: Decoder, corpus: Sequence[Tensor], row_count: int) -> Mapping[LinearId, Sample]:
+    """Sample at most `row_count` input rows of every linear; mean magnitudes cover all rows.
 
     Raises:
         InputError: the corpus has no tokens.
     """
-    stride = -(-_tokens(corpus) // rows)
+    stride = -(-_tokens(corpus) // row_count)
 
     def add(_: LinearId, x: Tensor, sampled_rows: _SampledRows | None) -> _SampledRows:
         return (sampled_rows or _SampledRows(stride)).add(x.float())
@@ -108,10 +108,10 @@ def profile(
 
 
 def _tokens(corpus: Sequence[Tensor]) -> int:
-    tokens = sum(map(len, corpus))
-    if not tokens:
+    token_count = sum(map(len, corpus))
+    if not token_count:
         raise InputError("the corpus has no tokens, and calibration needs at least one token")
-    return tokens
+    return token_count
 
 
 @dataclass(slots=True)

@@ -42,10 +42,12 @@ class PartialDecoder(Decoder):
     A layer without attention fills its KV cache with zeros, so that all layers' caches have the same length.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, shared_mask: AttentionMask, cache: KVCache
+    ) -> Tensor:
         if has_attention(w):
-            return super()._attention(i, h, w, shared, cache)
-        cache.append_joint(i, h.new_zeros(h.shape[0], 2 * self.config.kv_heads, self.config.head_dim))
+            return super()._attention(layer, h, w, shared_mask, cache)
+        cache.append_joint(layer, h.new_zeros(h.shape[0], 2 * self.config.kv_heads, self.config.head_dim))
         return torch.zeros_like(h)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:

@@ -68,10 +68,10 @@ class Reader:
         starts = [len(context) - 1 for context, _ in pairs]
         trunk = texts[0][: common(texts)]
         # Positions whose logits are needed must run, even if cached.
-        base = min(common([self._trunk, trunk]), *starts)
-        hidden = self._read(trunk, base, [text[len(trunk) :] for text in texts])
+        base_length = min(common([self._trunk, trunk]), *starts)
+        hidden = self._read(trunk, base_length, [text[len(trunk) :] for text in texts])
         self._trunk = trunk
-        rows = _rows(texts, starts, len(trunk), base)
+        rows = _rows(texts, starts, len(trunk), base_length)
         choices = [
             list(zip(row_indices, continuation, strict=True))
             for row_indices, (_, continuation) in zip(rows, pairs, strict=True)
@@ -84,15 +84,15 @@ class Reader:
             scores.setdefault((tuple(context), tuple(continuation)), score)
         return [scores[tuple(context), tuple(continuation)] for context, continuation in pairs]
 
-    def _read(self, trunk: Tokens, base: int, branches: Sequence[Tokens]) -> Tensor:
-        """Hidden states of the trunk from `base` on, then of the branches; only the trunk stays cached."""
+    def _read(self, trunk: Tokens, base_length: int, branches: Sequence[Tokens]) -> Tensor:
+        """Hidden states of the trunk behind `base_length`, then of the branches; the trunk stays cached."""
         decoder, device = self._decoder, self._decoder.device
-        self._cache.truncate(base)
-        tokens = [*trunk[base:], *(token for branch in branches for token in branch)]
-        positions = [*range(base, len(trunk))]
+        self._cache.truncate(base_length)
+        tokens = [*trunk[base_length:], *(token for branch in branches for token in branch)]
+        positions = [*range(base_length, len(trunk))]
         for branch in branches:
             positions += range(len(trunk), len(trunk) + len(branch))
-        mask = _mask(base, len(trunk), [len(branch) for branch in branches])
+        mask = _mask(base_length, len(trunk), [len(branch) for branch in branches])
         position_ids = torch.tensor(positions, device=device)
         x = decoder.embed(torch.tensor(tokens, device=device), position_ids)
         mask = None if mask is None else mask.to(device)
@@ -111,9 +111,12 @@ class Reader:
             sums, tops = logits.logsumexp(-1), logits.argmax(-1)
             require_finite(float(sums.max()))
             pairs = [(row, token) for row, token in candidates if row in index]
-            at = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
+            row_indices = torch.tensor([index[row] for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)
-            nats, greedy = (logits[at, token] - sums[at]).tolist(), (tops[at] == token).tolist()
+            nats, greedy = (
+                (logits[row_indices, token] - sums[row_indices]).tolist(),
+                (tops[row_indices] == token).tolist(),
+            )
             likelihoods |= zip(pairs, map(Likelihood, nats, greedy, greedy), strict=True)
         return likelihoods
 
@@ -134,23 +137,27 @@ def common(texts: Iterable[Tokens]) -> int:
     return count
 
 
-def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, base: int) -> Iterator[list[int]]:
+def _rows(
+    texts: Sequence[Tokens], starts: Sequence[int], trunk: int, base_length: int
+) -> Iterator[list[int]]:
     """For each text, the pass's row indices of its positions from `start` on."""
-    branch = trunk - base
+    branch = trunk - base_length
     for text, start in zip(texts, starts, strict=True):
-        yield [i - base if i < trunk else branch + i - trunk for i in range(start, len(text))]
+        yield [i - base_length if i < trunk else branch + i - trunk for i in range(start, len(text))]
         branch += len(text) - trunk
 
 
-def _mask(base: int, trunk: int, branch_lengths: Sequence[int]) -> Tensor | None:
+def _mask(base_length: int, trunk: int, branch_lengths: Sequence[int]) -> Tensor | None:
     """Attention mask: each row sees the trunk and its own branch up to itself; None if plain causal."""
     if sum(map(bool, branch_lengths)) <= 1:
         return None
-    rows = trunk - base + sum(branch_lengths)
-    mask = torch.zeros(rows, base + rows, dtype=torch.bool)
-    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(base)
-    row = trunk - base
+    rows = trunk - base_length + sum(branch_lengths)
+    mask = torch.zeros(rows, base_length + rows, dtype=torch.bool)
+    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(base_length)
+    row = trunk - base_length
     for length in branch_lengths:
-        mask[row : row + length, base + row : base + row + length] = torch.ones(length, length).tril().bool()
+        mask[row : row + length, base_length + row : base_length + row + length] = (
+            torch.ones(length, length).tril().bool()
+        )
         row += length
     return mask

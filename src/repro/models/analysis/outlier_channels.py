@@ -69,11 +69,11 @@ def count(
 
     def add(name: LinearId, x: Tensor, counts: ChannelCounts | None) -> ChannelCounts:
         times = (x.abs() > thresholds[name]).sum(0)
-        channels = int((times > 0).sum())
+        channel_count = int((times > 0).sum())
         if counts is None:
-            return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, channels)
-        times, channels = counts.times + times, counts.channels_met + channels
-        return ChannelCounts(counts.outputs, counts.rows + len(x), counts.passes + 1, times, channels)
+            return ChannelCounts(sum(matrices(decoder.config, name.part)), len(x), 1, times, channel_count)
+        times, channel_count = counts.times + times, counts.channels_met + channel_count
+        return ChannelCounts(counts.outputs, counts.rows + len(x), counts.passes + 1, times, channel_count)
 
     return accumulate(decoder, texts, add)
 
@@ -88,8 +88,8 @@ def at_once(linears: Collection[ChannelCounts]) -> float:
 
 def share_at_once(linears: Collection[ChannelCounts]) -> float:
     """Share of all elements that are outliers."""
-    outliers = sum(int(linear.times.sum()) for linear in linears)
-    return outliers / sum(linear.rows * linear.inputs for linear in linears)
+    outlier_count = sum(int(linear.times.sum()) for linear in linears)
+    return outlier_count / sum(linear.rows * linear.inputs for linear in linears)
 
 
 def a_pass(linears: Collection[ChannelCounts]) -> float:
@@ -114,11 +114,11 @@ def hot_outliers(linears: Collection[ChannelCounts], hot_share: float) -> float:
     return int(times[: _hot_count(len(times), hot_share)].sum()) / max(1, int(times.sum()))
 
 
-def hot_share_for(linears: Collection[ChannelCounts], outliers: float) -> float:
-    """The smallest share of channels that contains a share `outliers` of all outliers."""
+def hot_share_for(linears: Collection[ChannelCounts], outlier_share: float) -> float:
+    """The smallest share of channels that contains a share `outlier_share` of all outliers."""
     times = _times(linears).sort(descending=True).values
     outliers_of_hottest = torch.cat([times.new_zeros(1), times.cumsum(0)])
-    return int((outliers_of_hottest >= outliers * int(times.sum())).int().argmax()) / len(times)
+    return int((outliers_of_hottest >= outlier_share * int(times.sum())).int().argmax()) / len(times)
 
 
 def weights(linears: Collection[ChannelCounts]) -> int:
@@ -137,5 +137,5 @@ def _times(linears: Collection[ChannelCounts]) -> Tensor:
     return torch.cat([linear.times for linear in linears])
 
 
-def _hot_count(channels: int, hot_share: float) -> int:
-    return ceil(hot_share * channels)
+def _hot_count(channel_count: int, hot_share: float) -> int:
+    return ceil(hot_share * channel_count)

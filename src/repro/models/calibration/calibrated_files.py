@@ -28,8 +28,8 @@ from repro.models.calibration.fit import fit
 from repro.models.calibration.llama_bench import ChipMemory, bench_device, bench_engine, fit_bench, summary
 from repro.models.calibration.llama_bench_file import bench_rows, one_setting, read_tests
 from repro.models.calibration.machine_files import (
-    FULL,
-    QUICK,
+    FULL_EFFORT,
+    QUICK_EFFORT,
     device_section,
     engine_sections,
     quiet_kernel,
@@ -41,7 +41,7 @@ from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically
 
-MARK = "# Written by `repro calibrate`"
+FIRST_LINE = "# Written by `repro calibrate`"
 
 
 def require_quiet(busy: bool) -> Quiet:
@@ -87,14 +87,14 @@ def free_paths(folder: Path, name: str, files: Sequence[str]) -> dict[str, Path]
         path = paths[kind] = folder / group / f"{stem}{kind.removeprefix(group)}.yaml"
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent}; --conf names one with device/ and engine/")
-        if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+        if path.exists() and not path.read_text(encoding="utf-8").startswith(FIRST_LINE):
             raise InputError(f"{path} was not written by `repro calibrate`; choose another --name or --conf")
     return paths
 
 
 def head(description: str, quiet: Quiet | None = None, is_quick: bool = False) -> list[str]:
     """The comment lines that a file begins with."""
-    lines = [f"{MARK} on {datetime.now(UTC):%Y-%m-%d}: {description}."]
+    lines = [f"{FIRST_LINE} on {datetime.now(UTC):%Y-%m-%d}: {description}."]
     if quiet is not None and not quiet.is_quiet:
         lines.append(f"# The machine was busy: {quiet.sentence}.")
     if is_quick:
@@ -134,7 +134,11 @@ def write_of_this_machine(
         InputError: the machine is busy, has no such processor or too full a disk, passes take no longer the
             larger they are and differ too much to say why, or a file's place is not free.
     """
-    processor, name, effort = require_device(device), name or "Calibrated", QUICK if quick else FULL
+    processor, name, effort = (
+        require_device(device),
+        name or "Calibrated",
+        QUICK_EFFORT if quick else FULL_EFFORT,
+    )
     paths = free_paths(
         conf, name, ("device", "engine") if processor == GPU else ("device", "engine", "engine_streamed")
     )

@@ -39,9 +39,9 @@ class PartCost:
         """The rate at the number of rows that is best, FLOPs per second."""
         return max(rate for _, rate in self.rate)
 
-    def seconds(self, weights: float, rows: int) -> float:
-        """Seconds of a part with `weights` at one of the measured rows."""
-        return dict(self.start)[rows] + 2.0 * rows * weights / dict(self.rate)[rows]
+    def seconds(self, weight_count: float, row_count: int) -> float:
+        """Seconds of a part with `weight_count` at one of the measured rows."""
+        return dict(self.start)[row_count] + 2.0 * row_count * weight_count / dict(self.rate)[row_count]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,12 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     seconds_by_rows: dict[int, list[float]] = {}
     for t in by_part[REST]:
         seconds_by_rows.setdefault(t.rows, []).append(t.seconds)
-    rest = tuple((rows, median(seconds_by_rows[rows])) for rows in sorted(seconds_by_rows))
-    return FittedCosts(layers, heads, attention, rest, (*layer_errors, *head_errors), _reads(by_part[READ]))
+    other_timings = tuple(
+        (row_count, median(seconds_by_rows[row_count])) for row_count in sorted(seconds_by_rows)
+    )
+    return FittedCosts(
+        layers, heads, attention, other_timings, (*layer_errors, *head_errors), _reads(by_part[READ])
+    )
 
 
 def _reads(reads: Sequence[PartTiming]) -> tuple[float, float] | None:
@@ -130,11 +134,11 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
     solution, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
     solution /= scale
     *kind_curves, attention_curve = solution.reshape(-1, len(rows)).cumsum(axis=1)
-    parts = {}
+    part_costs = {}
     for kind, starts, seconds in zip(kinds, kind_curves[::2], kind_curves[1::2], strict=True):
         rate = _rates(rows, seconds, 2.0) or _least([timing for timing in timings if timing.kernels == kind])
-        parts[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
-    return parts, _rates(rows, attention_curve, 1.0), tuple((matrix @ solution - 1.0).tolist())
+        part_costs[kind] = PartCost(tuple(zip(rows, starts.tolist(), strict=True)), rate)
+    return part_costs, _rates(rows, attention_curve, 1.0), tuple((matrix @ solution - 1.0).tolist())
 
 
 def _least(timings: Sequence[PartTiming]) -> Points:

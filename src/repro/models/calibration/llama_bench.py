@@ -70,22 +70,22 @@ def _source(doubt: str) -> str:
     return "assumed" if doubt else "measured"
 
 
-def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
+def fit_bench(row_count: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     """Fit the tests of one number of threads.
 
     Args:
-        rows: of one setting.
+        row_count: of one setting.
         threads: whose tests are used; by default those of the fastest generation, or of the fastest prompt.
 
     Raises:
         InputError: no test has so many threads, or a test took no longer than its last pass.
     """
-    thread_counts = sorted({row.threads for row in rows})
+    thread_counts = sorted({row.threads for row in row_count})
     if threads is not None and threads not in thread_counts:
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, thread_counts))}")
-    thread_count = threads if threads is not None else _fastest(rows)
-    used_rows = [row for row in rows if row.threads == thread_count]
-    parts: dict[str, PartCost] = {}
+    thread_count = threads if threads is not None else _fastest(row_count)
+    used_rows = [row for row in row_count if row.threads == thread_count]
+    part_costs: dict[str, PartCost] = {}
     lone_precisions: list[str] = []
     errors: list[float] = []
     generation_rates, bandwidths = [0.0], [0.0]
@@ -95,32 +95,32 @@ def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
             models.setdefault((row.model, row.size, row.layers), []).append(row)
         passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
         timings = [
-            PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
+            PartTiming(KERNELS, LAYER, test.layers, 0.0, row_count, 0, seconds, test.head)
             for test, seconds_by_rows in passes
-            for rows, seconds in seconds_by_rows.items()
+            for row_count, seconds in seconds_by_rows.items()
         ]
         models_timed = [len({o.weights for o in timings if o.rows == t.rows}) for t in timings]
         if min(models_timed) > 1:
             layers, _, layer_errors = fit_layers(timings)
-            parts[arithmetic] = layers[KERNELS]
+            part_costs[arithmetic] = layers[KERNELS]
             errors += layer_errors if max(models_timed) > 2 else ()
         else:
-            parts[arithmetic] = _rates_alone(timings)
+            part_costs[arithmetic] = _rates_alone(timings)
             lone_precisions.append(arithmetic)
-        start = dict(parts[arithmetic].start).get(ROW, 0.0)
+        start = dict(part_costs[arithmetic].start).get(ROW, 0.0)
         for test, seconds_by_rows in passes:
             if test.read >= UNCACHED_BYTES and (seconds := seconds_by_rows.get(ROW)):
                 generation_rates.append(test.read / seconds)
                 bandwidths.append(test.read / (seconds - min(start, seconds / 2)))
     return BenchFit(
-        parts,
+        part_costs,
         max(generation_rates),
         max(bandwidths),
         thread_count,
         used_rows[0].on,
         tuple(dict.fromkeys(row.model for row in used_rows)),
         tuple(lone_precisions),
-        {arithmetic: names for arithmetic in parts if (names := _shapeless(used_rows, arithmetic))},
+        {arithmetic: names for arithmetic in part_costs if (names := _shapeless(used_rows, arithmetic))},
         tuple(errors),
     )
 
@@ -130,21 +130,26 @@ def _shapeless(rows: Sequence[BenchRow], arithmetic: str) -> tuple[str, ...]:
     return tuple(sorted({row.model for row in rows if row.arithmetic == arithmetic and not row.head}))
 
 
-def _fastest(rows: Sequence[BenchRow]) -> int:
+def _fastest(row_count: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
-    generation_rows = [row for row in rows if row.rows == ROW] or list(rows)
+    generation_rows = [row for row in row_count if row.rows == ROW] or list(row_count)
     largest_size = max(row.size for row in generation_rows)
     tests = [row for row in generation_rows if row.size == largest_size]
-    return min(tests, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
+    return min(
+        tests,
+        key=lambda row: row.seconds / sum(row_count * pass_count for row_count, pass_count in row.passes),
+    ).threads
 
 
 def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
     """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
     seconds: dict[int, float] = {}
-    for rows in sorted({test.rows for test in tests}):
-        row_tests = [test for test in tests if test.rows == rows]
-        context = min(test.context for test in row_tests)
-        seconds[rows] = median(_largest_pass(test, seconds) for test in row_tests if test.context == context)
+    for row_count in sorted({test.rows for test in tests}):
+        row_tests = [test for test in tests if test.rows == row_count]
+        context_length = min(test.context for test in row_tests)
+        seconds[row_count] = median(
+            _largest_pass(test, seconds) for test in row_tests if test.context == context_length
+        )
     return seconds
 
 
@@ -172,7 +177,7 @@ def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
         for t in sorted(timings, key=lambda t: t.weights)
     }
     rates = tuple(sorted(rate_by_rows.items()))
-    return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
+    return PartCost(tuple((row_count, 0.0) for row_count, _ in rates), rates)
 
 
 @dataclass(frozen=True)
@@ -184,14 +189,14 @@ class ChipMemory:
 
 
 def bench_device(
-    name: str, bench: BenchFit, size: float, file: str, memory: ChipMemory | None = None
+    name: str, bench: BenchFit, largest_bytes: float, file: str, memory: ChipMemory | None = None
 ) -> Section:
     """The device file.
 
     Args:
         name: of the machine.
         bench: its fit.
-        size: bytes of the largest model that ran.
+        largest_bytes: bytes of the largest model that ran.
         file: the name of the file with the tests.
         memory: what is known of the machine's memory beside the file.
 
@@ -206,7 +211,9 @@ def bench_device(
     }
     bandwidth, chip_rate = _bandwidths(bench, file, memory)
     power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
-    budget = fact(1.25 * size / GIGA, "GB", "assumed", "a quarter more than the largest model that ran")
+    budget = fact(
+        1.25 * largest_bytes / GIGA, "GB", "assumed", "a quarter more than the largest model that ran"
+    )
     watts = fact(3.0, "W", "assumed", power_note)
     return {
         "name": name,
@@ -281,7 +288,7 @@ def summary(bench: BenchFit) -> Iterator[str]:
     """What was learned, a sentence a line."""
     yield f"{len(bench.models)} models with {bench.threads} threads on {bench.on}: {', '.join(bench.models)}"
     for arithmetic, part in bench.parts.items():
-        rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
+        rates = ", ".join(f"{row_count} rows {rate / 1e9:.3g} GFLOP/s" for row_count, rate in part.rate)
         yield f"{arithmetic}: {rates}"
     if bench.generation:
         yield f"generation reads {bench.generation / 1e9:.3g} GB/s of weights"

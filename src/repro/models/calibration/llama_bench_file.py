@@ -308,11 +308,11 @@ def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
     architecture, parameters = str(test["model_type"]).split()[0].lower(), _number(test, "model_n_params")
     beginnings = FAMILIES.get(architecture, (architecture,))
     distances = [
-        (abs(count / parameters - 1.0), name)
+        (abs(parameter_count / parameters - 1.0), name)
         for name, shape in shapes.items()
         if not (shape.encoder or shape.features or shape.medusa)
         and any(name == word or name.startswith(f"{word}_") for word in beginnings)
-        for count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
+        for parameter_count in (shape.parameters, shape.parameters + shape.tied * shape.head_weights)
     ]
     distance, name = min(distances, default=(SIZE_TOLERANCE, ""))
     return shapes[name] if distance < SIZE_TOLERANCE else None
@@ -340,33 +340,43 @@ def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> Bench
 
 def _prompt_passes(test: Test, prompt_tokens: int) -> tuple[tuple[int, int], ...]:
     """Passes over a prompt by their rows: batches of `n_batch`, each divided into `n_ubatch`."""
-    batch = int(_number(test, "n_batch", prompt_tokens))
+    batch_size = int(_number(test, "n_batch", prompt_tokens))
     passes: Counter[int] = Counter()
-    for tokens, batches in ((batch, prompt_tokens // batch), (prompt_tokens % batch, 1)):
-        rows_at_most = min(batch, int(_number(test, "n_ubatch")))
-        passes[rows_at_most] += tokens // rows_at_most * batches
-        passes[tokens % rows_at_most] += batches
-    return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
+    for token_count, batch_count in (
+        (batch_size, prompt_tokens // batch_size),
+        (prompt_tokens % batch_size, 1),
+    ):
+        rows_at_most = min(batch_size, int(_number(test, "n_ubatch")))
+        passes[rows_at_most] += token_count // rows_at_most * batch_count
+        passes[token_count % rows_at_most] += batch_count
+    return tuple(
+        sorted(
+            ((row_count, pass_count) for row_count, pass_count in passes.items() if row_count and pass_count),
+            reverse=True,
+        )
+    )
 
 
-def _processor(test: Test, rows: int, layers: int) -> str:
-    """Where llama.cpp computed passes of `rows`, of a model with so many `layers`, the last one its output.
+def _processor(test: Test, row_count: int, layer_count: int) -> str:
+    """Where llama.cpp computed passes of so many rows, of a model with so many layers, the last its output.
 
     Raises:
         InputError: on several processors, or it cannot be known.
     """
     accelerator = _accelerator(test)
-    ngl, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
+    gpu_layer_count, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
     if accelerator is None or (
-        ngl == 0 and (rows < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
+        gpu_layer_count == 0 and (row_count < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
     ):
         return CPU
     device_names = str(test.get("devices") or "auto")
     doubts = {
-        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": ngl
-        == 0,
+        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} "
+        "even if n_gpu_layers is 0": gpu_layer_count == 0,
         f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
-        f"n_gpu_layers is {ngl}, so that layers may have stayed on the CPU": 0 < ngl < layers,
+        f"n_gpu_layers is {gpu_layer_count}, so that layers may have stayed on the CPU": 0
+        < gpu_layer_count
+        < layer_count,
         "n_cpu_moe leaves experts on the CPU": _number(test, "n_cpu_moe", 0) > 0,
         "no_kv_offload leaves attention on the CPU": _true(test, "no_kv_offload"),
         "tensor_buft_overrides moves tensors": str(test.get("tensor_buft_overrides") or "none") != "none",

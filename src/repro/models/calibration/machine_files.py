@@ -31,7 +31,7 @@ from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
-REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+REQUEST_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
 ROOM = 0.125
 """The share of the memory that probes may take together."""
@@ -76,15 +76,17 @@ class Effort:
     seconds: float = 0.3
 
 
-FULL = Effort()
-QUICK = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
+FULL_EFFORT = Effort()
+QUICK_EFFORT = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
 
 
 def kernels_of(processor: str) -> list[Kernels]:
     """What is timed: on a CPU each dtype as layers in memory and as streamed ones have it."""
     if processor == GPU:
         return [Kernels(dtype) for dtype in ("float32", "bfloat16")]
-    return [Kernels(dtype, packed) for dtype in ("float32", "bfloat16", "int4") for packed in (True, False)]
+    return [
+        Kernels(dtype, is_packed) for dtype in ("float32", "bfloat16", "int4") for is_packed in (True, False)
+    ]
 
 
 def open_local(processor: str) -> LocalDevice:
@@ -186,24 +188,29 @@ def deciding_sizes(
         probes.append(open_shape(larger_shape))
     if _decides(probes, 1):
         return Sizes(probes, effort.rows, 0)
-    for rows in MORE_ROWS:
-        if _decides(probes, rows):
-            return Sizes(probes, (*effort.rows, rows), rows)
+    for row_count in MORE_ROWS:
+        if _decides(probes, row_count):
+            return Sizes(probes, (*effort.rows, row_count), row_count)
     _require_steady(probes)
     return Sizes(probes, effort.rows, None)
 
 
-def _quartiles(probe: LayerProbe, rows: int) -> tuple[float, float]:
+def _quartiles(probe: LayerProbe, row_count: int) -> tuple[float, float]:
     def seconds() -> float:
-        return next(timing.seconds for timing in probe.time(rows, probe.contexts[0]) if timing.part == LAYER)
+        return next(
+            timing.seconds for timing in probe.time(row_count, probe.contexts[0]) if timing.part == LAYER
+        )
 
     seconds()  # kernels are chosen, memory is taken
     durations = sorted(seconds() for _ in range(TRIES))
     return durations[TRIES // 4], durations[-1 - TRIES // 4]
 
 
-def _decides(probes: Sequence[LayerProbe], rows: int) -> bool:
-    (_, smallest_seconds), (largest_seconds, _) = _quartiles(probes[0], rows), _quartiles(probes[-1], rows)
+def _decides(probes: Sequence[LayerProbe], row_count: int) -> bool:
+    (_, smallest_seconds), (largest_seconds, _) = (
+        _quartiles(probes[0], row_count),
+        _quartiles(probes[-1], row_count),
+    )
     return largest_seconds >= DECISIVE_RATIO * smallest_seconds
 
 
@@ -223,15 +230,15 @@ def _require_steady(probes: Sequence[LayerProbe]) -> None:
 def _passes(sizes: Sizes, effort: Effort) -> Iterator[PartTiming]:
     random = Random(0)
     settings = [(p, r, c) for p in sizes.probes for r in sizes.rows for c in effort.contexts]
-    for probe, rows, context in settings[:: len(sizes.rows)]:
-        list(probe.time(rows, context))  # memory is taken, kernels are chosen
+    for probe, row_count, context_length in settings[:: len(sizes.rows)]:
+        list(probe.time(row_count, context_length))  # memory is taken, kernels are chosen
     for _ in range(effort.rounds):
         random.shuffle(settings)
         slow_settings = []
         for setting in settings:
-            probe, rows, context = setting
+            probe, row_count, context_length = setting
             clock = WallClock()
-            yield from probe.time(rows, context)
+            yield from probe.time(row_count, context_length)
             if clock.now > effort.longest:
                 slow_settings.append(setting)
         settings = [setting for setting in settings if setting not in slow_settings]
@@ -244,11 +251,12 @@ def flash_section(folder: Path, effort: Effort) -> Section:
     say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
     with measure.scratch_file(folder, effort.file) as file:
         rates = [
-            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
+            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA
+            for request in REQUEST_BYTES
         ]
         page_access = file.way
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
-    points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
+    points = list(zip(REQUEST_BYTES, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)
     return {
         "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {page_access}"),
@@ -310,7 +318,7 @@ def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section
     engines = {"engine": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
     if any(not kernels.packed for kernels in costs.layers):
         note = "repro's own runtime, layers streamed from disk: weights are not reordered"
-        streamed_engine = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
+        streamed_engine = engine_of_costs(f"{name}, streamed", costs, on, is_packed=False, note=note)
         engines["engine_streamed"] = streamed_engine
     return engines
 

@@ -54,11 +54,11 @@ class PassTime(NamedTuple):
         return self.seconds - self.layers - self.head
 
 
-def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
-    """Put random keys and values of `tokens` positions into an empty cache."""
+def fill(cache: KVCache, config: DecoderConfig, token_count: int) -> None:
+    """Put random keys and values of `token_count` positions into an empty cache."""
     device = cache.positions.device
-    cache.set_positions(0, torch.arange(tokens, device=device))
-    rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=device)
+    cache.set_positions(0, torch.arange(token_count, device=device))
+    rows = torch.randn(token_count, 2 * config.kv_heads, config.head_dim, device=device)
     for layer in range(config.layers):
         cache.append_joint(layer, rows)
 
@@ -87,7 +87,7 @@ class PassTimer:
         contexts: Sequence[int],
         decoder: Decoder | None = None,
         reader: LayerSource | None = None,
-        streamed: bool = False,
+        is_streamed: bool = False,
     ) -> None:
         """Open the model.
 
@@ -97,31 +97,31 @@ class PassTimer:
             contexts: numbers of cached tokens after which passes are timed.
             decoder: computes on a local device; none on an emulated one.
             reader: reads the layers of a streamed decoder on a local device.
-            streamed: whether all layers are read from flash in each pass.
+            is_streamed: whether all layers are read from flash in each pass.
         """
         self.device = device
         self._contexts: dict[int, tuple[PrefilledSession, Prefix]] = {}
-        for tokens in contexts:
-            text = Prefix.of(range(tokens))
+        for context_length in contexts:
+            text = Prefix.of(range(context_length))
             network: Network = NoNetwork()
             if decoder is not None:
                 network = _holding(decoder, text)
-            placement = STREAMED if streamed else RESIDENT
+            placement = STREAMED if is_streamed else RESIDENT
             session = PrefilledSession(Engine("target", device, cost, network, placement, reader))
             session.assume(text)
-            self._contexts[tokens] = session, text
+            self._contexts[context_length] = session, text
         self._passes = 0
 
-    def time(self, rows: int, context: int, last_only: bool = False) -> PassTime:
-        """Time a pass over a chain of `rows` new tokens after `context` cached ones.
+    def time(self, row_count: int, context_length: int, last_only: bool = False) -> PassTime:
+        """Time a pass over a chain of `row_count` new tokens after `context_length` cached ones.
 
         Logits are computed for each of them, or for the last one only.
         """
-        session, text = self._contexts[context]
+        session, text = self._contexts[context_length]
         self._passes += 1
         chain = [text.then(self._passes)]  # new tokens each time, whose logits no earlier pass left
         session.keep(chain[0])  # drops the rows of earlier passes, which continue `text` otherwise
-        while len(chain) < rows:
+        while len(chain) < row_count:
             chain.append(chain[-1].then(0))
         trace, span_count = self.device.trace, len(self.device.trace.spans)
 
@@ -141,9 +141,13 @@ class PassTimer:
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
     """A network whose cache holds a sequence; on a GPU its passes are recorded, as a run's are."""
-    slots = text.length + SPARE_SLOTS
+    slot_count = text.length + SPARE_SLOTS
     on_gpu = decoder.device.type == "cuda"
-    network = RecordedNetwork(decoder, slots, GraphRecorder()) if on_gpu else DecoderNetwork(decoder, slots)
+    network = (
+        RecordedNetwork(decoder, slot_count, GraphRecorder())
+        if on_gpu
+        else DecoderNetwork(decoder, slot_count)
+    )
     if text.length:
         fill(network.cache, decoder.config, text.length)
         network.lineage.add(network.lineage.missing([text]))

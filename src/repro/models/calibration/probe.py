@@ -34,14 +34,14 @@ LAYER_LIMITS = 4, 32
 """Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
 
-def _shape(hidden: int, heads: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
+def _shape(hidden: int, head_count: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
     """A gated decoder with four query heads to a key-value head, as most of today's are."""
     return DecoderConfig(
         vocab=vocab,
         hidden=hidden,
         layers=1,
-        heads=heads,
-        kv_heads=heads // 4,
+        heads=head_count,
+        kv_heads=head_count // 4,
         head_dim=head_dim,
         intermediate=intermediate,
         max_positions=1 << 16,
@@ -105,8 +105,8 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
     layer_builders = builders(kernels.dtype, kernels.packed, device)
     ends = builders(kernels.dtype, True, device)  # streamed models, too, keep a packed output projection
 
-    def weight(outputs: int, inputs: int) -> Tensor:
-        matrix: Tensor = torch.randn(outputs, inputs, device=device) * inputs**-0.5
+    def weight(output_count: int, input_count: int) -> Tensor:
+        matrix: Tensor = torch.randn(output_count, input_count, device=device) * input_count**-0.5
         return matrix
 
     def norm() -> RMSNorm:
@@ -147,8 +147,8 @@ def _write_file(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
 def probe_config(shape: DecoderConfig, kernels: Kernels, footprint: float) -> DecoderConfig:
     """A shape with as many layers as have `footprint` bytes together, within `LAYER_LIMITS`."""
     fewest_layers, most_layers = LAYER_LIMITS
-    layers = ceil(footprint / cost_of(shape, kernels.dtype).layer_bytes)
-    return replace(shape, layers=min(most_layers, max(fewest_layers, layers)))
+    layer_count = ceil(footprint / cost_of(shape, kernels.dtype).layer_bytes)
+    return replace(shape, layers=min(most_layers, max(fewest_layers, layer_count)))
 
 
 class LayerProbe:
@@ -174,18 +174,18 @@ class LayerProbe:
             root.mkdir(parents=True, exist_ok=True)
             self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
             layer_file = _write_file(Path(self._scratch.name) / "layers", decoder.resident_layers())
-            reader = LayerReader(layer_file, slots=2)
+            reader = LayerReader(layer_file, slot_count=2)
             decoder = decoder.with_layers([None] * config.layers)
         self._timer = PassTimer(local_device, cost, contexts, decoder, reader, is_streamed)
 
-    def time(self, rows: int, context: int) -> Iterator[PartTiming]:
-        """Time the parts of one pass of `rows` tokens after `context` cached ones."""
-        shape, pass_time = self.config.shape, self._timer.time(rows, context)
+    def time(self, row_count: int, context_length: int) -> Iterator[PartTiming]:
+        """Time the parts of one pass of `row_count` tokens after `context_length` cached ones."""
+        shape, pass_time = self.config.shape, self._timer.time(row_count, context_length)
 
         def timing(part: str, weights: float, seconds: float, attention: float = 0.0) -> PartTiming:
-            return PartTiming(self._kernels, part, weights, attention, rows, context, seconds)
+            return PartTiming(self._kernels, part, weights, attention, row_count, context_length, seconds)
 
-        attention = shape.attention_flops(rows, context)
+        attention = shape.attention_flops(row_count, context_length)
         yield timing(LAYER, shape.layer_weights, pass_time.layers / shape.layers, attention)
         yield timing(HEAD, shape.head_weights, pass_time.head)
         if pass_time.read_bytes:

@@ -36,9 +36,11 @@ def curve(
     return {"points": rounded_points, "unit": unit, "source": source} | ({"note": note} if note else {})
 
 
-def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
+def best_rates(costs: FittedCosts, is_packed: bool = True) -> dict[str, float]:
     """Operations per second by arithmetic precision, at the number of rows that is best."""
-    parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
+    parts = [
+        (k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == is_packed
+    ]
     rates: dict[str, float] = {}
     for kernels, part in parts:
         for name in ARITHMETIC_OF_DTYPE[kernels.dtype]:
@@ -47,18 +49,18 @@ def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
 
 
 def engine_of_costs(
-    name: str, costs: FittedCosts, on: str = "cpu", packed: bool = True, note: str = ""
+    name: str, costs: FittedCosts, on: str = "cpu", is_packed: bool = True, note: str = ""
 ) -> Section:
     """The engine file of one kind of kernels: packed for layers in memory, as stored for streamed ones.
 
     An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start.
     The output projection's start has, beside its own, what the runtime does in a pass outside its ops.
     """
-    rates = best_rates(costs, packed)
+    rates = best_rates(costs, is_packed)
     start: Section = {"embed": {}, "head": {}}
     efficiency: Section = {"head": {}}
     for kernels, part in costs.layers.items():
-        if kernels.packed != packed:
+        if kernels.packed != is_packed:
             continue
         head = costs.heads[kernels]
         for arithmetic in ARITHMETIC_OF_DTYPE[kernels.dtype]:
@@ -73,23 +75,23 @@ def engine_of_costs(
         "start": start,
     }
     if costs.attention:
-        processor["attention"] = curve([(rows, v / GIGA) for rows, v in costs.attention], "GFLOP/s")
+        processor["attention"] = curve([(row_count, v / GIGA) for row_count, v in costs.attention], "GFLOP/s")
     return {"name": name, "papers": []} | ({"note": note} if note else {}) | {"processors": {on: processor}}
 
 
 def _sum(points: Points, other_points: Points) -> Points:
     other_values = dict(other_points)
-    return tuple((rows, value + other_values.get(rows, 0.0)) for rows, value in points)
+    return tuple((row_count, value + other_values.get(row_count, 0.0)) for row_count, value in points)
 
 
 def starts(points: Points, source: str = "measured", note: str = "") -> Section:
     """Seconds before the work, by rows, as a curve of an engine file."""
-    return curve([(rows, seconds * 1e6) for rows, seconds in points], "us", source, note)
+    return curve([(row_count, seconds * 1e6) for row_count, seconds in points], "us", source, note)
 
 
 def shares(part: PartCost, best_rate: float, source: str = "measured", note: str = "") -> Section:
     """A part's rates as shares of the best one, by rows, as a curve of an engine file."""
-    return curve([(rows, rate / best_rate) for rows, rate in part.rate], "share", source, note)
+    return curve([(row_count, rate / best_rate) for row_count, rate in part.rate], "share", source, note)
 
 
 def render(facts: Mapping[str, Any], comment_lines: Sequence[str]) -> str:

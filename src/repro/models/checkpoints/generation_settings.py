@@ -11,14 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.weight_files import CONFIG, read_json
+from repro.models.checkpoints.weight_files import CONFIG_FILE, read_json
 
 FILE_NAME = "generation_config.json"
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-BEAMS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
+SAMPLING_KEYS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_h",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+)
+BEAM_KEYS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
 
-DECISIVE = frozenset(
+DECISIVE_KEYS = frozenset(
     {
         *("do_sample", "num_beams", "min_length", "min_new_tokens", "max_time", "stop_strings"),
         *("repetition_penalty", "encoder_repetition_penalty"),
@@ -26,8 +35,8 @@ DECISIVE = frozenset(
         *("suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids", "force_words_ids", "constraints"),
         *("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"),
         *("guidance_scale", "penalty_alpha", "dola_layers", "watermarking_config", "token_healing"),
-        *SAMPLING,
-        *BEAMS,
+        *SAMPLING_KEYS,
+        *BEAM_KEYS,
     }
 )
 """Entries by which `generate` of transformers changes an answer."""
@@ -71,7 +80,7 @@ def ends(folder: Path, of_tokenizer: int | None) -> dict[int, tuple[str, ...]]:
         InputError: a file names something else than ids.
     """
     names_of_end = {} if of_tokenizer is None else {of_tokenizer: ["tokenizer"]}
-    for name in (FILE_NAME, CONFIG):
+    for name in (FILE_NAME, CONFIG_FILE):
         for part in _parts(folder / name):
             value = part.get("eos_token_id")
             for end in value if isinstance(value, list) else [value]:
@@ -91,10 +100,10 @@ def unused_settings(folder: Path) -> str:
     Returns:
         `FILE says NAME=VALUE, ...`; "" if there are none.
     """
-    name = FILE_NAME if (folder / FILE_NAME).is_file() else CONFIG
+    name = FILE_NAME if (folder / FILE_NAME).is_file() else CONFIG_FILE
     entries: dict[str, Any] = {}
     for part in reversed([*_parts(folder / name)]):
-        entries |= {key: value for key, value in part.items() if name == FILE_NAME or key in DECISIVE}
+        entries |= {key: value for key, value in part.items() if name == FILE_NAME or key in DECISIVE_KEYS}
     decisive = {key: value for key, value in entries.items() if _decides(key, value, entries)}
     settings_text = ", ".join(f"{key}={json.dumps(value)[:60]}" for key, value in sorted(decisive.items()))
     return f"{name} says {settings_text}" if settings_text else ""
@@ -104,9 +113,9 @@ def _decides(name: str, value: Any, entries: Mapping[str, Any]) -> bool:
     """Whether an entry changes an answer, as the others are."""
     if name in HARMLESS_SETTINGS or name.startswith("_") or value in NEUTRAL_VALUES.get(name, ()):
         return False
-    if name in SAMPLING and not entries.get("do_sample"):
+    if name in SAMPLING_KEYS and not entries.get("do_sample"):
         return False
-    if name in BEAMS and (entries.get("num_beams") or 1) == 1:
+    if name in BEAM_KEYS and (entries.get("num_beams") or 1) == 1:
         return False
     is_token = name.startswith("forced_") and type(value) is int  # be it 0
     return bool(value) or is_token

@@ -140,10 +140,10 @@ def _settings(path: Path, reader: GGUFReader) -> tuple[str, dict[str, Any]]:
         return {name: reader.fields[name].contents() for name in (*general_names, *names)}
 
     fields = _read(path, contents)
-    if (parts := fields.get("split.count", 1)) > 1:
+    if (file_count := fields.get("split.count", 1)) > 1:
         raise InputError(
-            f"{path} is part {fields.get('split.no', 0) + 1} of {parts} of one GGUF file, which are not read "
-            "apart: merge them (llama-gguf-split --merge FIRST_PART OUT.gguf) and name the whole file"
+            f"{path} is part {fields.get('split.no', 0) + 1} of {file_count} of one GGUF file, which are not "
+            "read apart: merge them (llama-gguf-split --merge FIRST_PART OUT.gguf) and name the whole file"
         )
     if (content := fields.get("general.type", "model")) != "model":
         raise InputError(f"{path} holds no model, but general.type={content!r}, which is not read here")

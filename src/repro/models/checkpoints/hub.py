@@ -20,7 +20,7 @@ from huggingface_hub import constants
 
 from repro.models.checkpoints.origin import TOKENIZER_PATTERNS, Hub
 from repro.models.checkpoints.validate import MEDUSA_FILE, missing_from
-from repro.models.checkpoints.weight_files import CONFIG, read_json
+from repro.models.checkpoints.weight_files import CONFIG_FILE, read_json
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED_FILES = ["*.safetensors", MEDUSA_FILE, "*.json", "*.jinja", *TOKENIZER_PATTERNS]
@@ -136,8 +136,12 @@ def download(hub: Hub, check: Check = dict) -> Path:
             )
         cache = constants.HF_HUB_CACHE
         require_space(Path(cache), sum(sizes.values()), hub.repo)
-        if CONFIG in sizes:
-            check(read_json(Path(hf_hub_download(hub.repo, CONFIG, revision=hub.revision, cache_dir=cache))))
+        if CONFIG_FILE in sizes:
+            check(
+                read_json(
+                    Path(hf_hub_download(hub.repo, CONFIG_FILE, revision=hub.revision, cache_dir=cache))
+                )
+            )
         return _snapshot(hub)
 
 

@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.core.typed import typed
-from repro.models.checkpoints.weight_files import CONFIG
+from repro.models.checkpoints.weight_files import CONFIG_FILE
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
@@ -132,7 +132,7 @@ def model_file(text: str) -> dict[str, Any] | None:
     Args:
         text: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
     """
-    path = next((path for path in folders(text) if (path / CONFIG).is_file() or _is_gguf(path)), None)
+    path = next((path for path in folders(text) if (path / CONFIG_FILE).is_file() or _is_gguf(path)), None)
     if path is None and not REPOSITORY.fullmatch(text):
         return None
     has_tokenizer = path is None or _is_gguf(path) or any(any(path.glob(name)) for name in TOKENIZER_PATTERNS)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from repro.core.errors import InputError
 from repro.libraries import Tensor, torch
 from repro.models.checkpoints.weight_files import (
-    FLOATS,
+    FLOAT_TYPES,
     StoredTensor,
     require_floats,
     stored_tensors,
@@ -126,8 +126,10 @@ class StoredTensors(Tensors):
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See `Tensors`; InputError also for a tensor of other numbers than `FLOATS`."""
         entry = self._entry(name, shape)
-        if entry.kind not in FLOATS:
-            raise InputError(f"{entry.path} stores {name} as {entry.kind}; it must be {', '.join(FLOATS)}")
+        if entry.kind not in FLOAT_TYPES:
+            raise InputError(
+                f"{entry.path} stores {name} as {entry.kind}; it must be {', '.join(FLOAT_TYPES)}"
+            )
         tensor: Tensor = self._files[entry.path].get_tensor(name)
         return tensor
 

@@ -11,8 +11,8 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import TOKENIZER_FILES
 from repro.models.checkpoints.weight_files import (
-    CONFIG,
-    INDEX,
+    CONFIG_FILE,
+    INDEX_FILE,
     index,
     read_json,
     require_floats,
@@ -21,7 +21,7 @@ from repro.models.checkpoints.weight_files import (
 )
 
 PROVENANCE = "repro.json"
-OURS = ("files", "digest")
+OUR_KEYS = ("files", "digest")
 """Entries of `repro.json` by which damage is found; not part of a record."""
 
 MEDUSA_FILE = "medusa_lm_head.pt"
@@ -40,8 +40,8 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
         folder: an existing folder.
         tokenizer: whether a tokenizer is required.
     """
-    if not (folder / CONFIG).is_file():
-        return f"it has no {CONFIG}"
+    if not (folder / CONFIG_FILE).is_file():
+        return f"it has no {CONFIG_FILE}"
     if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA_FILE).is_file():
         pickles = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
         return "it has no *.safetensors" + (
@@ -51,7 +51,7 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
         )
     absent_files = sorted({name for name in index(folder).values() if not (folder / name).is_file()})
     if absent_files:
-        return f"it lacks {', '.join(absent_files)}, which {INDEX} names"
+        return f"it lacks {', '.join(absent_files)}, which {INDEX_FILE} names"
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return f"it has no tokenizer (none of {', '.join(TOKENIZER_FILES)})"
     return None
@@ -74,7 +74,7 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
-    require_plain(read_json(folder / CONFIG))
+    require_plain(read_json(folder / CONFIG_FILE))
     require_floats(stored_tensors(folder))
 
 
@@ -98,10 +98,12 @@ def provenance(folder: Path) -> dict[str, object]:
         `versions` used, and for the latter the format (`quantized`).
     """
     if (folder / PROVENANCE).is_file():
-        return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
-    parts = folder.parts
-    is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
-    detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
+        return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OUR_KEYS}
+    folder_names = folder.parts
+    is_snapshot = (
+        len(folder_names) > 2 and folder_names[-2] == "snapshots" and folder_names[-3].startswith("models--")
+    )
+    detail = f"{folder_names[-3][8:].replace('--', '/')}@{folder_names[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
     return {"source": source, "detail": detail, "dequantized": False, "content": digest(folder)}
 

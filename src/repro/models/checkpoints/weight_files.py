@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, is_settled, parse_json, read_bytes
 
-CONFIG = "config.json"
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-TENSORS = ".safetensors"
+CONFIG_FILE = "config.json"
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TENSORS_SUFFIX = ".safetensors"
 HEADER_BYTES = 100_000_000
 """Largest header that the library of safetensors reads."""
 
@@ -41,36 +41,41 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
             not name.
     """
     weight_map = index(folder)
-    files = sorted({folder / name for name in weight_map.values()}) or sorted(folder.glob(f"*{TENSORS}"))
+    files = sorted({folder / name for name in weight_map.values()}) or sorted(
+        folder.glob(f"*{TENSORS_SUFFIX}")
+    )
     tensors: dict[str, StoredTensor] = {}
-    for path in [folder / SINGLE] if (folder / SINGLE).is_file() else files:
+    for path in [folder / SINGLE_FILE] if (folder / SINGLE_FILE).is_file() else files:
         for name, tensor in header(path).items():
             if weight_map and name not in weight_map:
                 raise InputError(
-                    f"{path} has tensor {name}, which {INDEX} does not name: add it or remove it"
+                    f"{path} has tensor {name}, which {INDEX_FILE} does not name: add it or remove it"
                 )
             if weight_map and weight_map[name] != path.name:
                 continue
             if name in tensors:
                 raise InputError(
                     f"tensor {name} is in {tensors[name].path.name} and in {path.name} of {folder}, and "
-                    f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
+                    f"neither {SINGLE_FILE} nor {INDEX_FILE} decides; remove the files that do not belong to "
+                    "the model"
                 )
             tensors[name] = tensor
     for name in sorted(weight_map.keys() - tensors.keys()):
-        raise InputError(f"tensor {name} is missing from {folder / weight_map[name]}, where {INDEX} has it")
+        raise InputError(
+            f"tensor {name} is missing from {folder / weight_map[name]}, where {INDEX_FILE} has it"
+        )
     return tensors
 
 
 def index(folder: Path) -> dict[str, str]:
     """The file of each tensor in the index; empty if `model.safetensors` makes it void or there is none."""
-    if not (folder / INDEX).is_file() or (folder / SINGLE).is_file():
+    if not (folder / INDEX_FILE).is_file() or (folder / SINGLE_FILE).is_file():
         return {}
-    weight_map = read_json(folder / INDEX).get("weight_map", {})
+    weight_map = read_json(folder / INDEX_FILE).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
+        raise InputError(f"{folder / INDEX_FILE} is damaged: its weight_map must map tensors to files")
     if outside_names := [name for name in weight_map.values() if Path(name).name != name]:
-        raise InputError(f"{folder / INDEX} names {outside_names[0]!r}, which is not in its folder")
+        raise InputError(f"{folder / INDEX_FILE} names {outside_names[0]!r}, which is not in its folder")
     return dict(weight_map)
 
 
@@ -88,13 +93,13 @@ def header(path: Path) -> Mapping[str, StoredTensor]:
 
 
 @lru_cache(maxsize=64)
-def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
+def _header(path: Path, file_size: int, *_: int) -> Mapping[str, StoredTensor]:
     """`header` of a file with this size; what else is given changes with the file."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
+        if file_size < 8 or length > file_size - 8:
             raise InputError(
-                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
+                f"{path} is corrupt: {file_size} bytes, but its header alone should take {length + 8}"
             )
         try:
             if length > HEADER_BYTES:
@@ -109,16 +114,16 @@ def _header(path: Path, size: int, *_: int) -> Mapping[str, StoredTensor]:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
     expected_size = 8 + length + max(ends, default=0)
-    if size != expected_size:
-        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {expected_size}")
+    if file_size != expected_size:
+        raise InputError(f"{path} is corrupt: {file_size} bytes, its header asks for {expected_size}")
     return tensors
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
     """The contents of a folder's `config.json`; InputError if it is missing or not a JSON object."""
-    path = Path(folder) / CONFIG
+    path = Path(folder) / CONFIG_FILE
     if not path.is_file():
-        raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
+        raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG_FILE}")
     return read_json(path)
 
 
@@ -133,13 +138,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-FLOATS = ("F32", "F16", "BF16")
+FLOAT_TYPES = ("F32", "F16", "BF16")
 """The safetensors types that are plain numbers."""
 
-KEYS = ("quantization_config", "quantization", "compression_config")
+QUANTIZATION_KEYS = ("quantization_config", "quantization", "compression_config")
 """Entries of `config.json` that say how numbers are stored: transformers', MLX's, older llm-compressor's."""
 
-NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
+EMPTY_VALUES: tuple[Any, ...] = (None, False, {}, [], "")
 """Values by which an entry that is not known says nothing."""
 
 
@@ -150,7 +155,9 @@ def quantized_by(raw: Mapping[str, Any]) -> str | None:
         InputError: the entry is no mapping.
     """
     parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, Mapping)]
-    entries = [(key, part[key]) for part in parts for key in KEYS if part.get(key) not in NOTHING]
+    entries = [
+        (key, part[key]) for part in parts for key in QUANTIZATION_KEYS if part.get(key) not in EMPTY_VALUES
+    ]
     if not entries:
         return None
     key, config = entries[0]
@@ -169,5 +176,7 @@ def require_floats(tensors: Mapping[str, StoredTensor]) -> None:
     """InputError unless every weight and bias of these tensors, by name, is a plain number."""
     for name, stored in tensors.items():
         is_bias = name.endswith("bias") and len(stored.shape) == 1  # 4: GPT-2's masks
-        if (name.endswith("weight") or is_bias) and stored.kind not in FLOATS:
-            raise InputError(f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}")
+        if (name.endswith("weight") or is_bias) and stored.kind not in FLOAT_TYPES:
+            raise InputError(
+                f"{stored.path} stores {name} as {stored.kind}; a weight is {', '.join(FLOAT_TYPES)}"
+            )

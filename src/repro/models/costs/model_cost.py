@@ -120,9 +120,9 @@ class Shape:
     blocks: int = 1
 
     @classmethod
-    def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool, blocks: int = 1) -> Shape:
+    def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool, block_count: int = 1) -> Shape:
         """Shape of `medusa` Medusa heads, which have no attention, MLP or KV cache."""
-        return cls(1, hidden, 1, 1, 0, 0, vocab=vocab, tied=tied, medusa=medusa, blocks=blocks)
+        return cls(1, hidden, 1, 1, 0, 0, vocab=vocab, tied=tied, medusa=medusa, blocks=block_count)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Shape:
@@ -212,20 +212,20 @@ class Shape:
     def _mlp(self, intermediate: int) -> int:
         return (3 if self.gated else 2) * self.hidden * intermediate
 
-    def sharing(self, rows: int, projected: bool = False) -> int:
-        """How many of `rows` positions share the same weights, in the layers or, if `projected`, the head.
+    def sharing(self, row_count: int, projected: bool = False) -> int:
+        """How many of `row_count` positions share weights, in the layers or, if `projected`, the head.
 
         All of them; but each Medusa head has its own blocks, and its own output projection unless tied.
         """
-        return 1 if rows and self.medusa and not (projected and self.tied) else rows
+        return 1 if row_count and self.medusa and not (projected and self.tied) else row_count
 
-    def attention_flops(self, rows: int, context: float) -> float:
-        """FLOPs of scores and weighted values in one layer: `rows` queries over `context` keys each."""
-        return 4.0 * rows * context * self.heads * self.head_dim
+    def attention_flops(self, row_count: int, context_length: float) -> float:
+        """FLOPs of scores and weighted values in one layer: of so many queries over so many keys each."""
+        return 4.0 * row_count * context_length * self.heads * self.head_dim
 
-    def cache_elements(self, tokens: float) -> float:
-        """Elements of one layer's KV cache of `tokens`."""
-        return 2.0 * tokens * self.kv_heads * self.head_dim
+    def cache_elements(self, token_count: float) -> float:
+        """Elements of one layer's KV cache of `token_count` tokens."""
+        return 2.0 * token_count * self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,9 @@ class ModelCost:
     shape: Shape
     stored: Precision
 
-    def weight_bytes(self, weights: float) -> float:
+    def weight_bytes(self, weight_count: float) -> float:
         """Bytes of a number of stored weights."""
-        return weights * self.stored.bits / 8
+        return weight_count * self.stored.bits / 8
 
     @property
     def layer_bytes(self) -> float:
@@ -269,51 +269,62 @@ class ModelCost:
         """Bytes of all weights."""
         return self.weight_bytes(self.shape.parameters)
 
-    def cache_bytes(self, tokens: int) -> float:
-        """Bytes of the KV cache of `tokens`, source tokens included."""
-        return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
+    def cache_bytes(self, token_count: int) -> float:
+        """Bytes of the KV cache of `token_count` tokens, source tokens included."""
+        return self.shape.layers * self.shape.cache_elements(token_count) * self.stored.activation
 
     def layers(
-        self, count: int, rows: int, context: float, prompt: int = 0, is_first: bool = False
+        self,
+        layer_count: int,
+        row_count: int,
+        context_length: float,
+        prompt_length: int = 0,
+        is_first: bool = False,
     ) -> tuple[float, float]:
-        """FLOPs and bytes of `count` layers over `rows` positions that each see `context` cached tokens.
+        """FLOPs and bytes of so many layers over rows that each see `context_length` cached tokens.
 
-        With an encoder they also attend to `prompt` tokens, whose keys and values the first pass of a request
-        (`is_first`) computes.
+        With an encoder they also attend to `prompt_length` tokens, whose keys and values the first pass of a
+        request (`is_first`) computes.
         """
         shape = self.shape
         if shape.medusa:
-            return 2.0 * rows * shape.block_weights, self.weight_bytes(rows * shape.block_weights)
+            return 2.0 * row_count * shape.block_weights, self.weight_bytes(row_count * shape.block_weights)
         used_weights = shape.layer_weights - (0 if is_first else shape.source_weights)
-        flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
-        flops += shape.attention_flops(rows, context + prompt)
-        flops += 2.0 * prompt * shape.source_weights if is_first else 0.0
+        flops = 2.0 * row_count * (shape.layer_weights - shape.source_weights)
+        flops += shape.attention_flops(row_count, context_length + prompt_length)
+        flops += 2.0 * prompt_length * shape.source_weights if is_first else 0.0
         moved_bytes = self.weight_bytes(used_weights)
-        moved_bytes += shape.cache_elements(context + prompt + rows) * self.stored.activation
-        return count * flops, count * moved_bytes
+        key_count = context_length + prompt_length + row_count
+        moved_bytes += shape.cache_elements(key_count) * self.stored.activation
+        return layer_count * flops, layer_count * moved_bytes
 
-    def attention_flops(self, count: int, rows: int, context: float) -> float:
-        """How many of the FLOPs of `count` layers are attention's: `rows` queries over `context` keys."""
-        return count * self.shape.attention_flops(rows, context)
+    def attention_flops(self, layer_count: int, row_count: int, context_length: float) -> float:
+        """How many of the FLOPs of `layer_count` layers are attention's, as of one layer in `Shape`."""
+        return layer_count * self.shape.attention_flops(row_count, context_length)
 
-    def encode(self, count: int, prompt: int) -> tuple[float, float]:
-        """FLOPs and bytes of `count` encoder layers over `prompt` tokens, with full attention."""
-        flops = 2.0 * prompt * self.shape.encoder_layer_weights + self.shape.attention_flops(prompt, prompt)
-        moved_bytes = self.encoder_layer_bytes + self.shape.cache_elements(prompt) * self.stored.activation
-        return count * flops, count * moved_bytes
-
-    def head(self, rows: int) -> tuple[float, float]:
-        """FLOPs and bytes of the output projection for `rows` positions."""
-        reads = rows // self.shape.sharing(rows, projected=True) if rows else 0
-        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(reads * self.shape.head_weights)
-
-    def embed(self, rows: int) -> tuple[float, float]:
-        """FLOPs and bytes of looking up `rows` rows of the embedding table."""
-        return 0.0, self.weight_bytes(rows * self.shape.hidden)
-
-    def fuse(self, rows: int) -> tuple[float, float]:
-        """FLOPs and bytes of fusing target features of `rows` positions to the head's hidden size."""
-        moved_bytes = (
-            self.weight_bytes(self.shape.fuse_weights) + rows * self.shape.features * self.stored.activation
+    def encode(self, layer_count: int, prompt_length: int) -> tuple[float, float]:
+        """FLOPs and bytes of encoder layers over `prompt_length` tokens, with full attention."""
+        flops = 2.0 * prompt_length * self.shape.encoder_layer_weights + self.shape.attention_flops(
+            prompt_length, prompt_length
         )
-        return 2.0 * rows * self.shape.fuse_weights, moved_bytes
+        moved_bytes = (
+            self.encoder_layer_bytes + self.shape.cache_elements(prompt_length) * self.stored.activation
+        )
+        return layer_count * flops, layer_count * moved_bytes
+
+    def head(self, row_count: int) -> tuple[float, float]:
+        """FLOPs and bytes of the output projection for `row_count` positions."""
+        reads = row_count // self.shape.sharing(row_count, projected=True) if row_count else 0
+        return 2.0 * row_count * self.shape.head_weights, self.weight_bytes(reads * self.shape.head_weights)
+
+    def embed(self, row_count: int) -> tuple[float, float]:
+        """FLOPs and bytes of looking up `row_count` rows of the embedding table."""
+        return 0.0, self.weight_bytes(row_count * self.shape.hidden)
+
+    def fuse(self, row_count: int) -> tuple[float, float]:
+        """FLOPs and bytes of fusing target features of `row_count` positions to the head's hidden size."""
+        moved_bytes = (
+            self.weight_bytes(self.shape.fuse_weights)
+            + row_count * self.shape.features * self.stored.activation
+        )
+        return 2.0 * row_count * self.shape.fuse_weights, moved_bytes

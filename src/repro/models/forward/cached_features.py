@@ -51,6 +51,8 @@ class CachedFeatures:
         self._network.keep(text)
 
 
-def lowest(decoder: Decoder, layers: int) -> Decoder:
-    """A decoder made of the first `layers` layers of another one; shares its weights."""
-    return decoder.with_layers(decoder.layers[:layers], config=replace(decoder.config, layers=layers))
+def lowest(decoder: Decoder, layer_count: int) -> Decoder:
+    """A decoder made of the first `layer_count` layers of another one; shares its weights."""
+    return decoder.with_layers(
+        decoder.layers[:layer_count], config=replace(decoder.config, layers=layer_count)
+    )

@@ -111,12 +111,12 @@ class EncoderDecoder:
 
     Attributes:
         config: their configuration.
-        tokens: number of ids that logits are of; later rows of the output projection are padding.
+        token_count: number of ids that logits are of; later rows of the output projection are padding.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, model: Any, tokens: int | None = None) -> None:
+    def __init__(self, config: EncoderDecoderConfig, model: Any, token_count: int | None = None) -> None:
         """`model` is a `transformers` model for conditional generation, in evaluation mode."""
-        self.config, self.tokens = config, tokens
+        self.config, self.tokens = config, token_count
         self._model = model
 
     @inference
@@ -137,13 +137,13 @@ class EncoderDecoder:
     def decode(self, sequences: Sequence[Sequence[int]], encoder_states: Tensor, cache: Any) -> Tensor:
         """Logits `[batch, tokens, vocab]` of equally long continuations of a cache; appends to the cache."""
         count_layers(self.config.shape.layers)
-        out = self._model(
+        outputs = self._model(
             decoder_input_ids=self._tensor(sequences),
             encoder_outputs=(encoder_states.expand(len(sequences), -1, -1),),
             past_key_values=cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits[..., : self.tokens]
+        logits: Tensor = outputs.logits[..., : self.tokens]
         return logits
 
     def _tensor(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -155,9 +155,9 @@ def load(
     config: EncoderDecoderConfig,
     dtype: str,
     device: torch.device | str = "cpu",
-    tokens: int | None = None,
+    token_count: int | None = None,
 ) -> EncoderDecoder:
-    """Load the weights of a checkpoint folder; `tokens` as in `EncoderDecoder`.
+    """Load the weights of a checkpoint folder; `token_count` as in `EncoderDecoder`.
 
     Raises:
         InputError: the dtype is not one of `DTYPES`; a tensor is missing, or one is not read.
@@ -180,7 +180,7 @@ def load(
         table = model.get_decoder().embed_positions
         later_positions = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
         table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), later_positions)))
-    return EncoderDecoder(config, model.to(device).eval(), tokens)
+    return EncoderDecoder(config, model.to(device).eval(), token_count)
 
 
 class EncoderDecoderNetwork:

@@ -124,13 +124,13 @@ def smallest_margin(folder: Path) -> float | None:
     return min((margin for margin in margins if margin is not None), default=None)
 
 
-def row_key(digest: bytes, number: int = 0) -> bytes:
+def row_key(digest: bytes, source_number: int = 0) -> bytes:
     """A row's key: the hash of its sequence, and a number if what is computed depends on more than that.
 
     For an encoder it is the length of the prompt that it read, for an EAGLE head how many tokens had features
     of the target, for Medusa heads the head, counted from 1.
     """
-    return digest + number.to_bytes(4, "little") if number else digest
+    return digest + source_number.to_bytes(4, "little") if source_number else digest
 
 
 def parts_of(key: bytes) -> tuple[bytes, int]:
@@ -231,11 +231,11 @@ class _Remembering(Step):
         self._memo.put([self._keys[prefix] for prefix in prefixes], rows)
         return [Logits(None, row.top_ranks()) for row in rows]
 
-    def _compute(self, layers: int) -> Step:
-        """The real pass, run through `layers` layers."""
+    def _compute(self, layer_count: int) -> Step:
+        """The real pass, run through `layer_count` layers."""
         if self._step is None:
             self._step = self._network.begin(self._prefixes, self._branches)
-        if layers > self._layers_run:
-            self._step.layers(self._layers_run, layers)
-            self._layers_run = layers
+        if layer_count > self._layers_run:
+            self._step.layers(self._layers_run, layer_count)
+            self._layers_run = layer_count
         return self._step

@@ -308,13 +308,15 @@ class DecoderStep(Step):
         remaining_prefixes = [requested_prefixes[i] for i in indices]
         dropped_prefixes = set(requested_prefixes).difference(remaining_prefixes)
         row_indices = [i for i, prefix in enumerate(self._rows) if prefix not in dropped_prefixes]
-        base = self._before
-        self._network.cache.keep(base, [base + i for i in row_indices], range(self._done))
+        cached_slots = self._before
+        self._network.cache.keep(cached_slots, [cached_slots + i for i in row_indices], range(self._done))
         self._rows = [self._rows[i] for i in row_indices]
         self._find(remaining_prefixes)
         self._x, self._positions = self._x[row_indices], self._positions[row_indices]
         if self._mask is not None:
-            self._mask = self._mask[row_indices][:, [*range(base), *(base + i for i in row_indices)]]
+            self._mask = self._mask[row_indices][
+                :, [*range(cached_slots), *(cached_slots + i for i in row_indices)]
+            ]
 
     @inference
     def rows(self, indices: Sequence[int] | None = None) -> list[Logits]:

@@ -78,7 +78,7 @@ class GreedyText:
 def greedy_texts(
     decoder: Decoder,
     prompts: Sequence[Prefix],
-    tokens: int,
+    token_count: int,
     report: Report = lambda finished_tokens: None,
 ) -> list[GreedyText]:
     """The greedy text of each prompt, computed in passes of one row per prompt.
@@ -86,19 +86,19 @@ def greedy_texts(
     Args:
         decoder: the model.
         prompts: the prompts; none is empty.
-        tokens: length of every text; stop tokens do not end it.
+        token_count: length of every text; stop tokens do not end it.
         report: progress callback.
 
     Raises:
         NotFiniteError: a logit is NaN or infinite.
     """
-    batch = _Batch(decoder, [prompt.tokens() for prompt in prompts], tokens)
+    batch = _Batch(decoder, [prompt.tokens() for prompt in prompts], token_count)
     texts = [GreedyText(prompt) for prompt in prompts]
     _choose(texts, decoder, batch.read())
-    for finished_tokens in range(1, tokens):
+    for finished_tokens in range(1, token_count):
         report(finished_tokens)
         _choose(texts, decoder, batch.step([text.tokens[-1] for text in texts]))
-    report(tokens)
+    report(token_count)
     return texts
 
 
@@ -113,12 +113,12 @@ def _choose(texts: Sequence[GreedyText], decoder: Decoder, hidden: Tensor) -> No
 class _Batch:
     """Prompts that are read one by one and continued together."""
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], token_count: int) -> None:
         self._prompts = prompts
         self._decoder = _BatchedDecoder(decoder.config, decoder.layers, decoder.ends)
         self._alone = decoder
         self._positions = torch.tensor([len(prompt) for prompt in prompts], device=decoder.device)
-        capacity = max(map(len, prompts)) + tokens
+        capacity = max(map(len, prompts)) + token_count
         self._cache = SequenceCache(decoder.config, len(prompts), capacity, decoder.device)
 
     @inference
@@ -129,10 +129,10 @@ class _Batch:
     def _read(self, sequence: int, prompt: Sequence[int]) -> Tensor:
         decoder = self._alone
         cache = KVCache(decoder.config, len(prompt), device=decoder.device)
-        positions = torch.arange(len(prompt), device=decoder.device)
-        x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), positions)
+        position_count = torch.arange(len(prompt), device=decoder.device)
+        x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), position_count)
         no_rows = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
-        x = decoder.run(x, positions, None, cache)
+        x = decoder.run(x, position_count, None, cache)
         for i in range(decoder.config.layers):
             self._cache.fill(i, sequence, *cache.append_joint(i, no_rows))
         return x[-1]
@@ -153,11 +153,11 @@ class SequenceCache(KVCache):
     """
 
     def __init__(
-        self, config: DecoderConfig, sequences: int, capacity: int, device: torch.device | str = "cpu"
+        self, config: DecoderConfig, sequence_count: int, capacity: int, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__(config, 1, device=device)
-        size = (config.layers, sequences, config.kv_heads, capacity, config.head_dim)
-        self._sequences = torch.arange(sequences, device=device)
+        size = (config.layers, sequence_count, config.kv_heads, capacity, config.head_dim)
+        self._sequences = torch.arange(sequence_count, device=device)
         self._stored = torch.zeros(2, *size, device=device)
         self._at = self._sequences
 
@@ -187,19 +187,19 @@ class _BatchedDecoder(Decoder):
     """A decoder whose rows belong to different sequences of a `SequenceCache`."""
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         """A row sees the slots of its sequence up to its own position, within a sliding layer's window."""
         slots = torch.arange(int(positions.max()) + 1, device=positions.device)
         is_visible = slots <= positions[:, None]
-        if self.config.is_sliding(i) and self.config.window is not None:
+        if self.config.is_sliding(layer) and self.config.window is not None:
             is_visible &= slots > positions[:, None] - self.config.window
         bias = torch.zeros(is_visible.shape, device=is_visible.device).masked_fill_(~is_visible, -torch.inf)
         return AttentionMask(rotation, bias=bias.repeat_interleave(self.config.kv_heads, 0)[:, None])
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
         """Attention of each row over its own sequence, `[rows, heads * head_dim]`."""
-        rows, _, width = queries.shape
-        grouped_queries = queries.to(keys.dtype).reshape(rows * self.config.kv_heads, -1, width)
+        row_count, _, width = queries.shape
+        grouped_queries = queries.to(keys.dtype).reshape(row_count * self.config.kv_heads, -1, width)
         shares = torch.softmax(scores(self.config, grouped_queries, keys, mask.bias), -1)
-        return torch.bmm(shares, values).view(rows, -1)
+        return torch.bmm(shares, values).view(row_count, -1)

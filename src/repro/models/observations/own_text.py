@@ -34,12 +34,12 @@ class TextStore:
         """Open or create the file; see `RowFile`."""
         self.file = RowFile(path, (TEXTS, PACKS))
 
-    def get(self, prompt: Prefix, tokens: int) -> GreedyText | None:
-        """The first `tokens` tokens of a prompt's text; None if there is none or it is shorter."""
+    def get(self, prompt: Prefix, token_count: int) -> GreedyText | None:
+        """The first `token_count` tokens of a prompt's text; None if there is none or it is shorter."""
         packed_text = self.file.get(TEXTS, prompt.digest)
-        if packed_text is None or HEADER.unpack_from(packed_text)[0] < tokens:
+        if packed_text is None or HEADER.unpack_from(packed_text)[0] < token_count:
             return None
-        text, ranks = _unpack(packed_text, tokens)
+        text, ranks = _unpack(packed_text, token_count)
         return GreedyText(prompt, text, [Logits(None, row) for row in ranks])
 
     def length(self, prompt: Prefix) -> int:
@@ -67,23 +67,23 @@ class TextStore:
 
 
 def _pack(tokens: Sequence[int], rows: Sequence[Ranks]) -> bytes:
-    ranks = min((len(ids) for ids, _ in rows), default=0)
+    rank_count = min((len(ids) for ids, _ in rows), default=0)
     ids, logps = array("i", tokens), array("f")
     for row, values in rows:
-        ids.extend(row[:ranks])
-        logps.extend(values[:ranks])
-    return HEADER.pack(len(tokens), ranks) + ids.tobytes() + logps.tobytes()
+        ids.extend(row[:rank_count])
+        logps.extend(values[:rank_count])
+    return HEADER.pack(len(tokens), rank_count) + ids.tobytes() + logps.tobytes()
 
 
-def _unpack(packed_text: bytes, tokens: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
+def _unpack(packed_text: bytes, token_count: int) -> tuple[list[int], list[tuple[list[int], list[float]]]]:
     count, width = HEADER.unpack_from(packed_text)
     ids, logps = array("i"), array("f")
     ids_end = HEADER.size + 4 * count * (1 + width)
     ids.frombytes(packed_text[HEADER.size : ids_end])
     logps.frombytes(packed_text[ids_end:])
-    spans = [slice(i * width, (i + 1) * width) for i in range(tokens)]
+    spans = [slice(i * width, (i + 1) * width) for i in range(token_count)]
     ranks = ids[count:]
-    return ids[:tokens].tolist(), [(ranks[span].tolist(), logps[span].tolist()) for span in spans]
+    return ids[:token_count].tolist(), [(ranks[span].tolist(), logps[span].tolist()) for span in spans]
 
 
 def groups(prompts: Sequence[Prefix], group_size: int = GROUP_SIZE) -> Iterator[list[Prefix]]:
@@ -93,10 +93,10 @@ def groups(prompts: Sequence[Prefix], group_size: int = GROUP_SIZE) -> Iterator[
         yield longest_first[start : start + group_size]
 
 
-def one_by_one(network: Network, prompt: Prefix, tokens: int) -> GreedyText:
+def one_by_one(network: Network, prompt: Prefix, token_count: int) -> GreedyText:
     """A prompt's text from a network of its own, one row a pass."""
     text = GreedyText(prompt)
-    answer = greedy_tokens(network, prompt, tokens, (), text.rows.append)
+    answer = greedy_tokens(network, prompt, token_count, (), text.rows.append)
     return GreedyText(prompt, answer, text.rows)
 
 
@@ -108,7 +108,7 @@ def own_texts(
     store: TextStore,
     compute: Compute,
     prompts: Sequence[Prefix],
-    tokens: int,
+    token_count: int,
     report: Report = lambda count: None,
 ) -> list[GreedyText]:
     """The own text of each prompt: stored ones, and the others computed in groups and stored.
@@ -119,30 +119,35 @@ def own_texts(
         store: the model's texts.
         compute: computes what is missing.
         prompts: the prompts.
-        tokens: length of each text.
+        token_count: length of each text.
         report: progress callback, called with the number of finished tokens over all prompts.
     """
     count = 0
     prompts_by_length: dict[int, list[Prefix]] = {}
     for prompt in dict.fromkeys(prompts):
-        length = min(tokens, store.length(prompt))
+        length = min(token_count, store.length(prompt))
         count += length
-        if length < tokens:
+        if length < token_count:
             prompts_by_length.setdefault(length, []).append(prompt)
     report(count)
     for length, batch in sorted(prompts_by_length.items()):
         for group in groups(batch):
-            store.put(_continue(store, compute, group, length, tokens, shift(report, count, len(group))))
-            count += len(group) * (tokens - length)
-    return [text for prompt in prompts if (text := store.get(prompt, tokens)) is not None]
+            store.put(_continue(store, compute, group, length, token_count, shift(report, count, len(group))))
+            count += len(group) * (token_count - length)
+    return [text for prompt in prompts if (text := store.get(prompt, token_count)) is not None]
 
 
 def _continue(
-    store: TextStore, compute: Compute, prompts: Sequence[Prefix], length: int, tokens: int, report: Report
+    store: TextStore,
+    compute: Compute,
+    prompts: Sequence[Prefix],
+    length: int,
+    token_count: int,
+    report: Report,
 ) -> list[GreedyText]:
     """Texts of prompts of which the first `length` tokens are stored."""
     texts = [store.get(prompt, length) or GreedyText(prompt) for prompt in prompts]
-    tails = compute([text.prompt.extend(text.tokens) for text in texts], tokens - length, report)
+    tails = compute([text.prompt.extend(text.tokens) for text in texts], token_count - length, report)
     return [
         GreedyText(head.prompt, head.tokens + tail.tokens, head.rows + tail.rows)
         for head, tail in zip(texts, tails, strict=True)

@@ -19,7 +19,7 @@ from repro.libraries import np, pa, parquet
 from repro.models.tokens.prefix import extend_digest
 from repro.records.record import write_atomically
 
-FORMAT = 2
+FORMAT_VERSION = 2
 NOTES_KEY = b"repro"
 """Key of a pack's facts in the file's metadata."""
 
@@ -50,7 +50,7 @@ class Facts:
     host: str
     prompts: tuple[tuple[str, int], ...]
     texts: tuple[tuple[int, ...], ...]
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
 
 class ObservedRow(NamedTuple):
@@ -131,9 +131,9 @@ def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
         notes = parse_json(parquet.read_schema(path).metadata[NOTES_KEY])
-        if notes["format"] != FORMAT:
+        if notes["format"] != FORMAT_VERSION:
             raise InputError(
-                f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
+                f"{path} has format {notes['format']}, this version reads {FORMAT_VERSION}; make it again"
             )
         entries = {field.name: notes[field.name] for field in fields(Facts)}
         entries["prompts"] = tuple((digest, length) for digest, length in entries["prompts"])
@@ -163,8 +163,10 @@ def read(path: Path) -> Pack:
     counts = (tokens >= 0).sum(1).tolist()
     ranks = zip(counts, tokens.tolist(), scores.tolist(), strict=True)
     rows = [
-        ObservedRow(prompt, at, parent, token, source, ids[:count], values[:count])
-        for prompt, at, parent, token, source, (count, ids, values) in zip(*columns, ranks, strict=True)
+        ObservedRow(prompt_number, position, parent, token, source, ids[:rank_count], values[:rank_count])
+        for prompt_number, position, parent, token, source, (rank_count, ids, values) in zip(
+            *columns, ranks, strict=True
+        )
     ]
     return Pack(facts, rows)
 
@@ -184,17 +186,17 @@ def digests(pack: Pack) -> Iterator[tuple[bytes, int]]:
         yield prefix_digests[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
 
 
-def number_of(kind: str, prompt: int, source: int) -> int:
+def number_of(kind: str, prompt_length: int, source: int) -> int:
     """The source by which a cache keys a row, for a prompt of so many tokens.
 
     An EAGLE head has the target's features of all tokens of the text but the last.
     """
-    return prompt + source - 1 if kind == "eagle" else source
+    return prompt_length + source - 1 if kind == "eagle" else source
 
 
-def source_of(kind: str, prompt: int, number: int) -> int:
+def source_of(kind: str, prompt_length: int, source_number: int) -> int:
     """The source of a row that a cache keys by a number (`number_of`)."""
-    return number + 1 - prompt if kind == "eagle" else number
+    return source_number + 1 - prompt_length if kind == "eagle" else source_number
 
 
 def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:

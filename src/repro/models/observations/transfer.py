@@ -60,7 +60,7 @@ def packs(model_id: str) -> Iterator[tuple[Path, Facts]]:
 
 
 @cache
-def _facts(path: Path, modified_ns: int, size: int) -> Facts | None:
+def _facts(path: Path, modified_ns: int, file_size: int) -> Facts | None:
     """A pack's facts, read once in a process while the file stays the same; None if it is damaged."""
     try:
         return read_facts(path)
@@ -113,8 +113,8 @@ def _new(file: RowFile, model_id: str) -> Iterator[tuple[Facts, Pack]]:
 def text_pack(name: str, model_id: str, host: str, texts: Sequence[GreedyText]) -> Pack:
     """The pack of a model's own texts and the first ranks along them."""
     rows = [
-        ObservedRow(prompt, position, -1, -1, 0, *row.top_ranks())
-        for prompt, text in enumerate(texts)
+        ObservedRow(prompt_number, position, -1, -1, 0, *row.top_ranks())
+        for prompt_number, text in enumerate(texts)
         for position, row in enumerate(text.rows)
     ]
     return Pack(_facts_of(name, "text", model_id, TEXT_RANKS, host, texts), rows)
@@ -140,10 +140,10 @@ def branch_pack(
     ranks = most_ranks if kind == "exit" else BRANCH_RANKS
     rows_of: dict[bytes, list[tuple[int, Ranked]]] = defaultdict(list)
     for key, ranked_row in table.items():
-        digest, number = parts_of(key)
-        rows_of[digest].append((number, ranked_row))
+        digest, source_number = parts_of(key)
+        rows_of[digest].append((source_number, ranked_row))
     rows: list[ObservedRow] = []
-    for prompt, text in enumerate(texts):
+    for prompt_number, text in enumerate(texts):
         visited_digests: set[bytes] = set()
         for position, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
             queue = [(context.digest, -1, -1)]
@@ -151,10 +151,10 @@ def branch_pack(
                 if digest in visited_digests:
                     continue
                 visited_digests.add(digest)
-                for number, (tokens, scores) in sorted(rows_of.get(digest, ())):
-                    source = source_of(kind, text.prompt.length, number)
+                for source_number, (tokens, scores) in sorted(rows_of.get(digest, ())):
+                    source = source_of(kind, text.prompt.length, source_number)
                     first_ranks = tokens[:ranks], scores[:ranks]
-                    rows.append(ObservedRow(prompt, position, parent, token, source, *first_ranks))
+                    rows.append(ObservedRow(prompt_number, position, parent, token, source, *first_ranks))
                     queue += [(extend_digest(digest, child), len(rows) - 1, child) for child in tokens]
     return Pack(_facts_of(name, kind, model_id, ranks, host, texts), rows)
 

@@ -22,7 +22,7 @@ from repro.models.transformer.linear import Linear, PlainLinear, as_plain, faste
 DENSE_DTYPES = ("float32", "bfloat16")
 """Dtypes whose weights can be sharded."""
 
-FULL = 32
+FULL_WIDTH = 32
 """Width that marks an unrounded shard, whatever its stored precision."""
 
 OUTLIER_SHARE = 0.001
@@ -78,12 +78,14 @@ def map_shards(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int
 
 
 def round_shards(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) -> LayerWeights:
-    """A copy of a layer with shards rounded to `widths` bits; `FULL` does not round."""
+    """A copy of a layer with shards rounded to `widths` bits; `FULL_WIDTH` does not round."""
 
     def to(bits: int) -> Rewrite:
         return lambda _, weight: round_to_dictionary(weight, bits)
 
-    return map_shards(layer, config, {shard: to(bits) for shard, bits in enumerate(widths) if bits != FULL})
+    return map_shards(
+        layer, config, {shard: to(bits) for shard, bits in enumerate(widths) if bits != FULL_WIDTH}
+    )
 
 
 def round_to_dictionary(weight: Tensor, bits: int) -> Tensor:
@@ -135,15 +137,15 @@ def packed_layer(layer: LayerWeights) -> LayerWeights:
     return layer.map(lambda linear: fastest_linear(as_plain(linear)))
 
 
-def _dictionary(numbers: Tensor, size: int) -> Tensor:
-    """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most size]`.
+def _dictionary(numbers: Tensor, dictionary_size: int) -> Tensor:
+    """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most dictionary_size]`.
 
     Initialized near the optimum for a Gaussian: with the density of a Gaussian wider by sqrt(3) (Panter and
     Dite). Values to which no number is assigned are dropped.
     """
     cumulative_sum = torch.cat((numbers.new_zeros(1), numbers.cumsum(0)))
     deviation = 3**0.5 * numbers.std(correction=0)
-    shares = torch.arange(1, size, dtype=numbers.dtype, device=numbers.device) / size
+    shares = torch.arange(1, dictionary_size, dtype=numbers.dtype, device=numbers.device) / dictionary_size
     bounds = numbers.mean() + deviation * torch.special.ndtri(shares)
     for _ in range(LLOYD_STEPS):
         cuts = torch.searchsorted(numbers, bounds)

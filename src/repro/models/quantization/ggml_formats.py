@@ -82,8 +82,8 @@ class Format:
         ).view(weight.shape)
 
 
-def fitting(name: str, inputs: int) -> str:
-    """The format that llama.cpp uses for `name` when rows have `inputs` values.
+def fitting(name: str, input_count: int) -> str:
+    """The format that llama.cpp uses for `name` when rows have `input_count` values.
 
     Its quantizer (`llama_tensor_get_type`) replaces Q4_K by Q5_0, Q5_K by Q5_1 and Q6_K by Q8_0.
 
@@ -93,23 +93,25 @@ def fitting(name: str, inputs: int) -> str:
     if name not in FORMATS:
         raise InputError(f"there is no block format {name!r}. Choices: {', '.join(FORMATS)}")
     candidate: str | None = name
-    while candidate is not None and inputs % FORMATS[candidate].block:
+    while candidate is not None and input_count % FORMATS[candidate].block:
         candidate = FORMATS[candidate].fallback
     if candidate is None:
-        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {inputs} inputs")
+        raise InputError(f"{name} needs rows in whole blocks of {SMALL_BLOCK}, got {input_count} inputs")
     return candidate
 
 
 def _with_minima(blocks: Tensor, bits: int, start: float, trial_count: int) -> Coded:
     """Q4_K and Q5_K: 8 parts of 32, each with a 6-bit scale and a 6-bit minimum."""
-    parts = blocks.view(-1, LARGE_BLOCK // SMALL_BLOCK, SMALL_BLOCK)
+    small_blocks = blocks.view(-1, LARGE_BLOCK // SMALL_BLOCK, SMALL_BLOCK)
     max_code = 2**bits - 1
-    steps, lows = _search_affine(parts, max_code, [0.1 * k + start + max_code for k in range(trial_count)])
+    steps, lows = _search_affine(
+        small_blocks, max_code, [0.1 * k + start + max_code for k in range(trial_count)]
+    )
     scale, scales = _six_bits(steps)
     offset, offsets = _six_bits(-lows)
     step = (scale.float() * scales)[..., None]
     minimum = (offset.float() * offsets)[..., None]
-    codes = ((parts + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, max_code)
+    codes = ((small_blocks + minimum) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, max_code)
     return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, -offset, offsets)
 
 
@@ -120,25 +122,25 @@ def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
     return (largest_values / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
 
 
-def _search_affine(parts: Tensor, max_code: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
-    """Scale and minimum of each part, `[blocks, parts]`, with the least weighted squared error.
+def _search_affine(small_blocks: Tensor, max_code: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
+    """Scale and minimum of each part, `[blocks, small_blocks]`, with the least weighted squared error.
 
     Each trial divides the range into another number of steps and refits scale and minimum to the codes; an
     improved minimum starts the range of later trials. A value's weight is the part's root mean square plus
     its magnitude.
     """
-    lows, highs = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
+    lows, highs = small_blocks.amin(-1).clamp_max(0.0), small_blocks.amax(-1)
     is_flat = highs == lows
-    weight = parts.square().mean(-1, keepdim=True).sqrt() + parts.abs()
-    wx = weight * parts
+    weight = small_blocks.square().mean(-1, keepdim=True).sqrt() + small_blocks.abs()
+    wx = weight * small_blocks
     sum_w, sum_x = weight.sum(-1), wx.sum(-1)
 
     def codes_of(division: float) -> Tensor:
         inverse = division / torch.where(is_flat, 1.0, highs - lows)
-        return (parts - lows[..., None]).mul_(inverse[..., None]).round_().clamp_(0, max_code)
+        return (small_blocks - lows[..., None]).mul_(inverse[..., None]).round_().clamp_(0, max_code)
 
     def error(codes: Tensor, step: Tensor, bottoms: Tensor) -> Tensor:
-        differences = (codes * step[..., None]).add_(bottoms[..., None]).sub_(parts)
+        differences = (codes * step[..., None]).add_(bottoms[..., None]).sub_(small_blocks)
         return differences.square_().mul_(weight).sum(-1)
 
     best_step = (highs - lows) / max_code
@@ -163,30 +165,30 @@ def _search_affine(parts: Tensor, max_code: int, divisions: list[float]) -> tupl
 
 def _q6_k(blocks: Tensor) -> Coded:
     """Q6_K: 16 parts of 16, each with an 8-bit scale, the largest of which becomes -128."""
-    parts = blocks.view(-1, 16, 16)
-    steps = _search_symmetric(parts, 32)
+    small_blocks = blocks.view(-1, 16, 16)
+    steps = _search_symmetric(small_blocks, 32)
     largest_steps = steps.gather(1, steps.abs().argmax(1, keepdim=True))
     is_empty = largest_steps.abs() < ZERO_LIMIT
     inverse = torch.where(is_empty, 0.0, -128.0 / torch.where(is_empty, 1.0, largest_steps))
     scale = _inverse(inverse).half()
     scales = (steps * inverse).round_().clamp_max_(127)
     step = (scale.float() * scales)[..., None]
-    codes = (parts / torch.where(step == 0, 1.0, step)).round_().clamp_(-32, 31)
+    codes = (small_blocks / torch.where(step == 0, 1.0, step)).round_().clamp_(-32, 31)
     no_offset = torch.zeros_like(scale)
     return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, no_offset, torch.zeros_like(scales))
 
 
-def _search_symmetric(parts: Tensor, max_code: int) -> Tensor:
+def _search_symmetric(small_blocks: Tensor, max_code: int) -> Tensor:
     """Scale of each part, `[blocks, parts]`, with the least squared error, weighted by squared values."""
-    magnitudes = parts.abs()
-    extremes = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
+    magnitudes = small_blocks.abs()
+    extremes = small_blocks.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
     is_zero = extremes.abs() < ZERO_LIMIT
     extremes = torch.where(is_zero, 1.0, extremes)
-    weight = parts.square()
-    wx = weight * parts
+    weight = small_blocks.square()
+    wx = weight * small_blocks
 
     def weighted_sums(division: float) -> tuple[Tensor, Tensor]:
-        codes = (parts * (-division / extremes)[..., None]).round_().clamp_(-max_code, max_code - 1)
+        codes = (small_blocks * (-division / extremes)[..., None]).round_().clamp_(-max_code, max_code - 1)
         return (wx * codes).sum(-1), (weight * codes).mul_(codes).sum(-1)
 
     sum_xl, sum_ll = weighted_sums(float(max_code))

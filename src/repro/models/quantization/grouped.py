@@ -27,9 +27,9 @@ SCALE_BITS = 16
 """Stored bits counted per group scale; rounding uses fp32 scales."""
 
 
-def groups_of(inputs: int, group: int) -> int:
-    """Number of groups of `inputs` inputs."""
-    return -(-inputs // group)
+def groups_of(input_count: int, group: int) -> int:
+    """Number of groups of `input_count` inputs."""
+    return -(-input_count // group)
 
 
 def split_groups(x: Tensor, group: int) -> Tensor:
@@ -86,4 +86,6 @@ class BlockLinear(TensorFields):
 def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
     """Mean stored bits per weight over several linears."""
     sizes = [(linear.weight.numel(), linear.bits) for linear in linears]
-    return sum(count * bits for count, bits in sizes) / sum(count for count, _ in sizes)
+    return sum(weight_count * bits for weight_count, bits in sizes) / sum(
+        weight_count for weight_count, _ in sizes
+    )

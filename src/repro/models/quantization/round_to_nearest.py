@@ -31,7 +31,7 @@ def load(folder: Path | str, bits: int | None = None) -> Decoder:
     Raises:
         InputError: unsupported bits.
     """
-    decoder = weights.load(folder, "float32", packed=False)
+    decoder = weights.load(folder, "float32", is_packed=False)
     return decoder if bits is None else round_decoder(decoder, bits)
 
 
@@ -48,8 +48,10 @@ def round_decoder(decoder: Decoder, bits: int) -> Decoder:
     if bits not in BIT_WIDTHS:
         raise InputError(f"weights are rounded to {BIT_WIDTHS[0]} to {BIT_WIDTHS[-1]} bits, not to {bits!r}")
     linears = {name: as_plain(linear) for name, linear in linears_of(decoder)}
-    rounded = {name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in linears.items()}
-    return with_linears(decoder, rounded)
+    rounded_linears = {
+        name: replace(linear, weight=nearest(linear.weight, bits)) for name, linear in linears.items()
+    }
+    return with_linears(decoder, rounded_linears)
 
 
 def nearest(weight: Tensor, bits: int) -> Tensor:
@@ -57,7 +59,7 @@ def nearest(weight: Tensor, bits: int) -> Tensor:
 
     The largest magnitude of a row gets the largest code, 127 at 8 bits and 7 at 4; a row of zeros stays zero.
     """
-    top = (1 << bits - 1) - 1
-    step = (weight.abs().amax(1, keepdim=True) / top).clamp_min(1e-30)
+    highest_code = (1 << bits - 1) - 1
+    step = (weight.abs().amax(1, keepdim=True) / highest_code).clamp_min(1e-30)
     codes: Tensor = (weight / step).round()
     return codes * step

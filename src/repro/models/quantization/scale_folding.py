@@ -49,16 +49,18 @@ def scaled_outputs(linear: Linear, factors: Tensor) -> PlainLinear:
     return replace(dense_linear, weight=dense_linear.weight * factors[:, None], bias=bias)
 
 
-def fold_scales(layer: LayerWeights, norm: str, parts: tuple[str, ...], divisors: Tensor) -> LayerWeights:
+def fold_scales(
+    layer: LayerWeights, norm: str, matrix_names: tuple[str, ...], divisors: Tensor
+) -> LayerWeights:
     """An equivalent layer with scales moved from the inputs of some linears to their weights.
 
     Args:
         layer: dense linears.
         norm: the norm that feeds them, a key of `feeds`.
-        parts: all linears it feeds, the value of that key.
+        matrix_names: all linears it feeds, the value of that key.
         divisors: inputs are divided and weight columns multiplied by this, fp32 `[inputs]`.
     """
     feeding_norm = getattr(layer, norm)
     assert feeding_norm is not None, f"the layer has no norm {norm}"
-    scaled_linears = {part: scaled_inputs(getattr(layer, part), divisors) for part in parts}
+    scaled_linears = {part: scaled_inputs(getattr(layer, part), divisors) for part in matrix_names}
     return replace(layer, **{norm: scaled_norm(feeding_norm, 1.0 / divisors)}, **scaled_linears)  # type: ignore[arg-type]

@@ -74,12 +74,12 @@ class Arrangement(ABC):
         """Run the layers of a pass."""
 
     async def project(
-        self, engine: Engine, rows: int, compute: Callable[[], list[Logits]], on: str
+        self, engine: Engine, row_count: int, compute: Callable[[], list[Logits]], on: str
     ) -> list[Logits]:
-        """Run the output projection of `rows` rows, by itself on processor `on`."""
-        row_group = engine.model_cost.shape.sharing(rows, projected=True)
+        """Run the output projection of `row_count` rows, by itself on processor `on`."""
+        row_group = engine.model_cost.shape.sharing(row_count, projected=True)
         logits: list[Logits] = await engine.run(
-            engine.op("head", on, row_group, engine.model_cost.head(rows), compute)
+            engine.op("head", on, row_group, engine.model_cost.head(row_count), compute)
         )
         return logits
 
@@ -105,10 +105,10 @@ class InOrder(Arrangement):
                 for layer in (first_layer, end_layer)
             )
             compute = partial(forward_pass.step.layers, real_first, real_end, streamed_weights)
-            rows, count = forward_pass.rows, end_layer - first_layer
+            row_count, count = forward_pass.rows, end_layer - first_layer
             name = f"layer {first_layer}" if count == 1 else f"layers {first_layer}-{end_layer - 1}"
-            row_group = engine.model_cost.shape.sharing(rows)
-            processor = engine.lay_on(forward_pass.on or engine.processor_of(rows))
+            row_group = engine.model_cost.shape.sharing(row_count)
+            processor = engine.lay_on(forward_pass.on or engine.processor_of(row_count))
             cost = engine.layers_cost(forward_pass, first_layer, end_layer)
             await engine.run(engine.op("layer", processor, row_group, cost, compute, name, count))
             if first_layer >= resident_layers:

@@ -57,11 +57,11 @@ class Engine:
         network: Network,
         placement: Placement,
         reader: LayerSource | None = None,
-        tokens: int = 0,
+        token_count: int = 0,
         loads: LayerLoads | None = None,
         outliers: Mapping[tuple[int, str], float] | None = None,
     ) -> None:
-        """Open a network with a model cost and room for a KV cache of `tokens`.
+        """Open a network with a model cost and room for a KV cache of `token_count`.
 
         With `loads`, each layer loads the bytes that these say. `outliers` are by layer of the
         network; a costed layer has those of the layer that it computes.
@@ -76,9 +76,9 @@ class Engine:
         self.head_on = device.resource(placement.head or self.on, model_cost.stored.arithmetic)
         verifies = device.verifies if name == "target" and not placement.on else ""
         self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self.on
-        self._tokens, self.loads = tokens, loads
+        self._tokens, self.loads = token_count, loads
         self.residency = settle(
-            placement, model_cost, device.memory, tokens, device.keeps_tables, device.serial_reads
+            placement, model_cost, device.memory, token_count, device.keeps_tables, device.serial_reads
         )
         self._loading = self._reads(reader)
         self._computing, self.waited = False, 0.0
@@ -160,34 +160,40 @@ class Engine:
         size += self.loads.preloaded if self.loads else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
-    def pass_seconds(self, rows: int, on: str = "") -> float:
+    def pass_seconds(self, row_count: int, on: str = "") -> float:
         """Predicted seconds of a pass over a prompt alone, without reads from flash; infinite if unknown.
 
         Args:
-            rows: tokens of the prompt.
+            row_count: tokens of the prompt.
             on: the processor; "" for the one on which such a pass runs.
         """
-        cost, on = self.model_cost, on or self.processor_of(rows)
-        layers = cost.shape.layers
-        work = (*cost.layers(layers, rows, 0, 0, is_first=False), cost.attention_flops(layers, rows, 0))
-        ops = [self.op("embed", on, rows, cost.embed(rows))]
-        ops += [self.op("layer", on, rows, work, launches=layers), self.op("head", on, 1, cost.head(1))]
+        cost, on = self.model_cost, on or self.processor_of(row_count)
+        layer_count = cost.shape.layers
+        work = (
+            *cost.layers(layer_count, row_count, 0, 0, is_first=False),
+            cost.attention_flops(layer_count, row_count, 0),
+        )
+        ops = [self.op("embed", on, row_count, cost.embed(row_count))]
+        ops += [
+            self.op("layer", on, row_count, work, launch_count=layer_count),
+            self.op("head", on, 1, cost.head(1)),
+        ]
         return sum(map(self.device.predict_seconds, ops))
 
-    def prompt_processor(self, rows: int, target: Engine) -> str:
+    def prompt_processor(self, row_count: int, target: Engine) -> str:
         """The processor on which a draft has first read a prompt that its target reads from now on.
 
         On the target's own processor it follows the target; elsewhere both read at once.
         """
-        target_on = target.processor_of(rows)
+        target_on = target.processor_of(row_count)
         processors = sorted(self.device.resources & {*PROCESSORS}, key=lambda on: (on != self.on, on))
-        waits = {on: target.pass_seconds(rows) if on == target_on else 0.0 for on in processors}
-        return min(processors, key=lambda on: waits[on] + self.pass_seconds(rows, on))
+        waits = {on: target.pass_seconds(row_count) if on == target_on else 0.0 for on in processors}
+        return min(processors, key=lambda on: waits[on] + self.pass_seconds(row_count, on))
 
-    def start(self, prompt: int) -> None:
-        """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
+    def start(self, prompt_length: int) -> None:
+        """Start a request with `prompt_length` tokens; an encoder reads them in the first pass."""
         if self.encoder:
-            self.encoder.start(prompt)
+            self.encoder.start(prompt_length)
 
     @contextmanager
     def computes(self) -> Iterator[None]:
@@ -201,12 +207,16 @@ class Engine:
             self._computing = False
             self._wake()
 
-    async def embed(self, rows: int, fused_rows: int, on: str) -> None:
+    async def embed(self, row_count: int, fused_rows: int, on: str) -> None:
         """Run the encoder if it has not run for this request, look up embeddings, fuse target features."""
         if self.encoder and not self.encoder.is_read:
             await self.encoder.run(self)
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
-            await self.run(self.op("embed", on or self.processor_of(rows), rows, self.model_cost.embed(rows)))
+            await self.run(
+                self.op(
+                    "embed", on or self.processor_of(row_count), row_count, self.model_cost.embed(row_count)
+                )
+            )
         if fused_rows:
             await self.run(self.op("fuse", on or self.on, fused_rows, self.model_cost.fuse(fused_rows)))
 
@@ -222,13 +232,13 @@ class Engine:
 
     def layers_cost(self, forward_pass: ForwardPass, start: int, end: int) -> tuple[float, ...]:
         """FLOPs, bytes and attention's FLOPs of the costed layers `start` to `end - 1` in this pass."""
-        rows, context, encoder = forward_pass.rows, forward_pass.context, self.encoder
+        row_count, context, encoder = forward_pass.rows, forward_pass.context, self.encoder
         prompt = encoder.rows if encoder else 0
         reads_encoder = encoder is not None and not encoder.is_read
-        cost = self.model_cost.layers(end - start, rows, context, prompt, is_first=reads_encoder)
+        cost = self.model_cost.layers(end - start, row_count, context, prompt, is_first=reads_encoder)
         if self.loads:
             cost = cost[0], cost[1] + sum(self.loads.unpacking[start:end])
-        return *cost, self.model_cost.attention_flops(end - start, rows, context + prompt)
+        return *cost, self.model_cost.attention_flops(end - start, row_count, context + prompt)
 
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
@@ -241,12 +251,17 @@ class Engine:
             self.give_back(item)
 
     async def project(
-        self, step: Step, rows: int, indices: Sequence[int] | None = None, on: str = "", late: bool = False
+        self,
+        step: Step,
+        row_count: int,
+        indices: Sequence[int] | None = None,
+        on: str = "",
+        late: bool = False,
     ) -> list[Logits]:
         """Logits of all requested sequences, or of those at `indices`; `late` ones may be computed lazily."""
-        on = on or (self.head_on if self.placement.head else self.processor_of(rows))
+        on = on or (self.head_on if self.placement.head else self.processor_of(row_count))
         compute = step.late_rows if late else lambda: step.rows(indices)
-        return await (self.arrangement or IN_ORDER).project(self, rows, compute, on)
+        return await (self.arrangement or IN_ORDER).project(self, row_count, compute, on)
 
     async def take(self, item: int, loading: Loading | None = None) -> LayerWeights | None:
         """Wait until a streamed layer, or the output projection after all layers, has been read."""
@@ -262,9 +277,9 @@ class Engine:
         """Free the slot of what `take` waited for."""
         self._loading.give_back(item)
 
-    def processor_of(self, rows: int) -> str:
+    def processor_of(self, row_count: int) -> str:
         """The processor of an op over so many rows, where neither method nor placement names one."""
-        return self.on if rows == 1 else self._several_on
+        return self.on if row_count == 1 else self._several_on
 
     def real(self, layer: int) -> int:
         """Layers of the checkpoint that have run when costed layer `layer` begins."""
@@ -290,33 +305,33 @@ class Engine:
         self,
         kind: str,
         on: str,
-        rows: int,
+        row_count: int,
         cost: tuple[float, ...],
         compute: Any = None,
         name: str = "",
-        launches: float = 1,
+        launch_count: float = 1,
     ) -> Op:
         """An op of this model.
 
         Args:
             kind: its kind, and its name in timelines if it has none of its own.
             on: the resource.
-            rows: tokens processed together.
+            row_count: tokens processed together.
             cost: FLOPs, bytes moved, and the FLOPs that are attention's.
             compute: the function that computes it.
             name: name in timelines.
-            launches: in units of one a layer.
+            launch_count: in units of one a layer.
         """
         return Op(
             on,
             kind,
             f"{self.name} {name or kind}",
-            rows,
+            row_count,
             flops=cost[0],
             bytes=cost[1],
             precision=self.model_cost.stored.arithmetic,
             priority=int(self.placement.background),
-            launches=launches,
+            launches=launch_count,
             attention=sum(cost[2:]),
             compute=compute,
             decoder=self._decoder if kind == "head" else "",
@@ -341,9 +356,9 @@ class Encoder:
         self.rows = 0
         self.is_read = False
 
-    def start(self, prompt: int) -> None:
-        """Start a request with `prompt` tokens."""
-        self.rows, self.is_read = prompt, False
+    def start(self, prompt_length: int) -> None:
+        """Start a request with `prompt_length` tokens."""
+        self.rows, self.is_read = prompt_length, False
 
     async def run(self, engine: Engine) -> None:
         """Run the encoder over the prompt; its layers are streamed unless all decoder layers are resident.
@@ -351,15 +366,24 @@ class Encoder:
         Raises:
             RuntimeError: no request was started.
         """
-        cost, rows = engine.model_cost, self.rows
-        if not rows:
+        cost, row_count = engine.model_cost, self.rows
+        if not row_count:
             raise RuntimeError(f"{engine.name} has an encoder, which must be told its prompt: start(prompt)")
         count = cost.shape.encoder_layers
-        await engine.run(engine.op("embed", engine.on, rows, cost.embed(rows), name="encoder embed"))
+        await engine.run(
+            engine.op("embed", engine.on, row_count, cost.embed(row_count), name="encoder embed")
+        )
         if engine.residency.layers == cost.shape.layers:
             name = f"encoder layers 0-{count - 1}"
             await engine.run(
-                engine.op("encode", engine.on, rows, cost.encode(count, rows), name=name, launches=count)
+                engine.op(
+                    "encode",
+                    engine.on,
+                    row_count,
+                    cost.encode(count, row_count),
+                    name=name,
+                    launch_count=count,
+                )
             )
             return
         sizes, slots = [cost.encoder_layer_bytes] * count, engine.residency.encoder
@@ -367,5 +391,5 @@ class Encoder:
         for layer in range(count):
             await engine.take(layer, loading)
             name = f"encoder layer {layer}"
-            await engine.run(engine.op("encode", engine.on, rows, cost.encode(1, rows), name=name))
+            await engine.run(engine.op("encode", engine.on, row_count, cost.encode(1, row_count), name=name))
             loading.give_back(layer)

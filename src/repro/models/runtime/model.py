@@ -107,8 +107,8 @@ class ModelConfig:
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         raw = dict(mapping)
-        if missing := [name for name in NEEDED_KEYS if name not in raw]:
-            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing)}")
+        if missing_keys := [name for name in NEEDED_KEYS if name not in raw]:
+            raise InputError(f"model {raw.get('name')!r} lacks {', '.join(missing_keys)}")
         checkpoint, shape = raw.pop("checkpoint"), raw.pop("shape")
         for key, part in (("checkpoint", checkpoint), ("shape", shape)):
             if part is not None and not (isinstance(part, Mapping) and part):
@@ -194,13 +194,13 @@ class Model:
             )
         return weights.decoder_config(self.folder)
 
-    def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
+    def positions(self, prompt_length: int, answer_length: int) -> tuple[int, int | None]:
         """Positions that a prompt and its answer need, and the model's maximum; `None` is unlimited."""
         if self.folder is None:
-            return prompt + answer, None
+            return prompt_length + answer_length, None
         if self.encoder_decoder:
-            return max(prompt, answer), self.encoder_decoder.max_positions
-        return prompt + answer, self.decoder_config.max_positions
+            return max(prompt_length, answer_length), self.encoder_decoder.max_positions
+        return prompt_length + answer_length, self.decoder_config.max_positions
 
     @cached_property
     def own_shape(self) -> Shape:
@@ -268,13 +268,13 @@ class Model:
         """The dtype by which its logits are judged: inputs that a compression rounds make them coarse."""
         return "int8" if self._altered else self.config.dtype
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def decoder(self, is_resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
-        if resident not in self._loaded:
-            self._loaded[resident] = self._load(resident)
-        return self._loaded[resident]
+        if is_resident not in self._loaded:
+            self._loaded[is_resident] = self._load(is_resident)
+        return self._loaded[is_resident]
 
-    def _load(self, resident: bool) -> Decoder:
+    def _load(self, is_resident: bool) -> Decoder:
         """See `decoder`; layers that are rounded are so as in STI, embeddings and head are not."""
         config = self.config
         if config.compression and not self._altered:
@@ -282,16 +282,16 @@ class Model:
                 f"{config.name} has a compression, which is for a target that answers prompts; leave "
                 "compression@target.compression out"
             )
-        if resident and self._altered:
+        if is_resident and self._altered:
             decoder, self._outliers = self._altered.decoder()
             return decoder.with_layers(decoder.layers, replace(decoder.ends, tokens=self.tokens))
         assert self.folder is not None
-        embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
+        embeddings_from = self._embeddings_from.decoder(is_resident=False) if self._embeddings_from else None
         arguments = self.folder, config.dtype, True, embeddings_from
-        with_layers = resident and not config.rounded
-        loaded = weights.load(*arguments, resident=with_layers, device=self._host)
+        with_layers = is_resident and not config.rounded
+        loaded = weights.load(*arguments, is_resident=with_layers, device=self._host)
         loaded.ends = replace(loaded.ends, tokens=self.tokens)
-        if not (resident and config.rounded):
+        if not (is_resident and config.rounded):
             return loaded
         device = str(loaded.device)
         layers = rounded_layers(self.folder, config.dtype, self.decoder_config, config.rounded, device)
@@ -326,11 +326,11 @@ class Model:
             return EncoderDecoderNetwork(self._both)
         return DecoderNetwork(self.decoder(), captured=self._captured)
 
-    def _local_network(self, tokens: int) -> Network:
+    def _local_network(self, token_count: int) -> Network:
         """The network that computes on this machine: passes of few rows are recorded on a GPU."""
         network = self._resident_network()
         if isinstance(network, DecoderNetwork) and network.decoder.device.type == "cuda":
-            return RecordedNetwork(network.decoder, tokens, GraphRecorder(), self._captured)
+            return RecordedNetwork(network.decoder, token_count, GraphRecorder(), self._captured)
         return network
 
     def capture(self, depths: Sequence[int]) -> Captured:
@@ -361,18 +361,18 @@ class Model:
         """The file of own greedy texts of this checkpoint, or of a variant of it."""
         return TextStore(root / "memo" / f"{self.outputs_key(variant)}-{self._host}-texts.sqlite")
 
-    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
+    def compute_texts(self, prompts: Sequence[Prefix], token_count: int, report: Report) -> list[GreedyText]:
         """The checkpoint's own greedy texts, without any cache of logits.
 
         Args:
             prompts: the prompts; those of a decoder are computed side by side.
-            tokens: length of each text; stop tokens do not end it.
+            token_count: length of each text; stop tokens do not end it.
             report: progress callback, called with the number of tokens done of each text.
         """
         if not self.encoder_decoder:
-            return greedy_texts(self.decoder(), prompts, tokens, report)
+            return greedy_texts(self.decoder(), prompts, token_count, report)
         network = self._resident_network()
-        return [one_by_one(network, prompt, tokens) for prompt in prompts]
+        return [one_by_one(network, prompt, token_count) for prompt in prompts]
 
     @property
     def loads(self) -> LayerLoads | None:
@@ -380,15 +380,15 @@ class Model:
         return None
 
     def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+        self, role: str, device: Device, placement: Placement, network: Network, token_count: int = 0
     ) -> Session:
         """Open the model on an emulated device: the network computes, the device charges costs."""
         engine = Engine(
-            role, device, self.model_cost, network, placement, None, tokens, self.loads, self.outliers
+            role, device, self.model_cost, network, placement, None, token_count, self.loads, self.outliers
         )
         return Session(engine, self._beside(placement))
 
-    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
+    def local_session(self, role: str, device: Device, placement: Placement, token_count: int = 0) -> Session:
         """Open the model on this machine: fully resident, or with layers streamed from disk.
 
         Raises:
@@ -406,10 +406,10 @@ class Model:
                 f"{device.name} computes for real, and compressed weights compute on emulated devices only; "
                 f"leave compression@{role}.compression out, or choose an emulated device"
             )
-        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
+        resident_layers, slots, *_ = settle(placement, self.model_cost, device.memory, token_count)
         if resident_layers == self.own_shape.layers:
-            network = self._local_network(tokens)
-            engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
+            network = self._local_network(token_count)
+            engine = Engine(role, device, self.model_cost, network, placement, None, token_count)
             return Session(engine, self._beside(placement))
         if resident_layers:
             raise InputError(
@@ -426,9 +426,9 @@ class Model:
                 f"{self.config.rounded} bits; choose {role}.rounded=null, or keep all layers in memory "
                 "(method.resident=1)"
             )
-        network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
+        network = DecoderNetwork(self.decoder(is_resident=False), captured=self._captured)
         reader = LayerReader(self._layers, slots, device=self._host)
-        engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
+        engine = Engine(role, device, self.model_cost, network, placement, reader, token_count)
         return Session(engine, self._beside(placement))
 
     def _beside(self, placement: Placement) -> object | None:

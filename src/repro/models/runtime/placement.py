@@ -44,9 +44,9 @@ class Placement:
     beside: Callable[[Any], object] | None = None
     buffer: Share = 0.0
 
-    def resident_layers(self, layers: int) -> int:
-        """How many of `layers` layers `resident` keeps in memory: always the first ones."""
-        return int(self.resident * layers + 1e-9)
+    def resident_layers(self, layer_count: int) -> int:
+        """How many of `layer_count` layers `resident` keeps in memory: always the first ones."""
+        return int(self.resident * layer_count + 1e-9)
 
 
 class Residency(NamedTuple):
@@ -80,36 +80,36 @@ def settle(
     placement: Placement,
     model_cost: ModelCost,
     memory: Memory,
-    tokens: int = 0,
+    token_count: int = 0,
     keeps_tables: bool = True,
     serial_reads: bool = False,
 ) -> Residency:
-    """Decide what stays in the free memory beside a KV cache of `tokens`.
+    """Decide what stays in the free memory beside a KV cache of `token_count` tokens.
 
     With `keeps_tables`, embedding table and output projection of a streamed model stay resident. With
     `serial_reads`, a streamed model has one slot: nothing is read before the layer before it has computed.
     """
-    layers = model_cost.shape.layers
-    free_bytes = memory.free - model_cost.cache_bytes(tokens)
-    resident_layers = placement.resident_layers(layers)
+    layer_count = model_cost.shape.layers
+    free_bytes = memory.free - model_cost.cache_bytes(token_count)
+    resident_layers = placement.resident_layers(layer_count)
     if placement.policy == "swap":
-        resident_layers = layers if model_cost.model_bytes <= free_bytes else 0
-    tables = keeps_tables or resident_layers == layers
-    items = layers - resident_layers + (not tables)
+        resident_layers = layer_count if model_cost.model_bytes <= free_bytes else 0
+    tables = keeps_tables or resident_layers == layer_count
+    items = layer_count - resident_layers + (not tables)
     share = memory.read_ahead if placement.fill is None else placement.fill
     prefetch = placement.prefetch
     if serial_reads:
         share = prefetch = 0
-    slots = min(items, 1 if share else prefetch + 1)
-    encoder = model_cost.shape.encoder_layers
-    if resident_layers < layers:
-        encoder = min(encoder, prefetch + 1)
-    residency = Residency(resident_layers, slots, tables, encoder)
+    slot_count = min(items, 1 if share else prefetch + 1)
+    encoder_count = model_cost.shape.encoder_layers
+    if resident_layers < layer_count:
+        encoder_count = min(encoder_count, prefetch + 1)
+    residency = Residency(resident_layers, slot_count, tables, encoder_count)
     if not share or not items:
         return residency
-    used_bytes = memory.in_use + model_cost.cache_bytes(tokens) + residency.bytes(model_cost)
-    spare_bytes = min(share * memory.budget - used_bytes, (items - slots) * model_cost.layer_bytes)
-    return residency._replace(slots=slots + max(0, int(spare_bytes // model_cost.layer_bytes)))
+    used_bytes = memory.in_use + model_cost.cache_bytes(token_count) + residency.bytes(model_cost)
+    spare_bytes = min(share * memory.budget - used_bytes, (items - slot_count) * model_cost.layer_bytes)
+    return residency._replace(slots=slot_count + max(0, int(spare_bytes // model_cost.layer_bytes)))
 
 
 RESIDENT = Placement()

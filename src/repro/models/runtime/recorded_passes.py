@@ -33,7 +33,7 @@ Piece = str | tuple[int, int]
 
 
 class _Buffers:
-    """What passes of up to `rows` rows read and write.
+    """What passes of up to `row_count` rows read and write.
 
     Attributes:
         tokens, positions, slots: int64 `[rows]`; rows that pad a pass write behind its last slot.
@@ -44,14 +44,14 @@ class _Buffers:
         logits: fp32 `[rows, tokens]`, once they were computed.
     """
 
-    def __init__(self, decoder: Decoder, rows: int, capacity: int, depths: Sequence[int]) -> None:
+    def __init__(self, decoder: Decoder, row_count: int, capacity: int, depths: Sequence[int]) -> None:
         device, hidden = decoder.device, decoder.config.hidden
-        self.rows = rows
-        self._ids = torch.zeros(3, rows, dtype=torch.int64, device=device)
+        self.rows = row_count
+        self._ids = torch.zeros(3, row_count, dtype=torch.int64, device=device)
         self.tokens, self.positions, self.slots = self._ids
-        self.mask = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
-        self.x, self.head_input = (torch.zeros(rows, hidden, device=device) for _ in range(2))
-        self.after = {depth: torch.zeros(rows, hidden, device=device) for depth in depths}
+        self.mask = torch.zeros(row_count, capacity, dtype=torch.bool, device=device)
+        self.x, self.head_input = (torch.zeros(row_count, hidden, device=device) for _ in range(2))
+        self.after = {depth: torch.zeros(row_count, hidden, device=device) for depth in depths}
         self.logits: Tensor | None = None
 
     def load(self, tokens: Tensor | None, positions: Tensor, mask: Tensor | None, cached_slots: int) -> None:
@@ -102,8 +102,8 @@ class RecordedNetwork(DecoderNetwork):
         self._buffers: dict[int, _Buffers] = {}
         self._recordings: dict[tuple[int, Piece], Work] = {}
         with torch.inference_mode():
-            for rows in ROW_COUNTS:
-                buffers = self.buffers(rows, 0)
+            for row_count in ROW_COUNTS:
+                buffers = self.buffers(row_count, 0)
                 buffers.load(None, torch.zeros(1, dtype=torch.int64), None, 0)
                 for piece in (EMBED, (0, self.depth), HEAD):
                     self.play(buffers, piece)
@@ -117,9 +117,9 @@ class RecordedNetwork(DecoderNetwork):
         """See `DecoderNetwork`."""
         return _RecordedStep(self, prefixes, branches)
 
-    def buffers(self, rows: int, cached_slots: int) -> _Buffers:
+    def buffers(self, row_count: int, cached_slots: int) -> _Buffers:
         """The buffers for a pass of so many rows, at most 64, after `cached_slots`."""
-        padded_rows = next(number for number in ROW_COUNTS if rows <= number)
+        padded_rows = next(padded_count for padded_count in ROW_COUNTS if row_count <= padded_count)
         self.cache.reserve(cached_slots + padded_rows)
         if self.cache.moved != self._moved:
             self._moved = self.cache.moved
@@ -172,27 +172,27 @@ class _RecordedStep(DecoderStep):
     _buffers: _Buffers | None = None
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        network, rows = self._network, len(tokens)
-        if rows > ROW_COUNTS[-1] or network.is_exchanged:
+        network, row_count = self._network, len(tokens)
+        if row_count > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._embed(tokens)
-        self._buffers = network.buffers(rows, self._before)
+        self._buffers = network.buffers(row_count, self._before)
         self._buffers.load(tokens, self._positions, self._mask, self._before)
         network.play(self._buffers, EMBED)
-        return self._buffers.x[:rows]
+        return self._buffers.x[:row_count]
 
     @inference
     def layers(self, start: int, end: int, weights: Sequence[LayerWeights] | None = None) -> None:
         """See `Step`."""
-        network, rows = self._network, len(self._rows)
+        network, row_count = self._network, len(self._rows)
         if self._buffers is None:
             super().layers(start, end, weights)
             return
         network.play(self._buffers, (start, end))
         count_layers(end - start)
-        network.cache.advance(range(start, end), self._before + rows)
+        network.cache.advance(range(start, end), self._before + row_count)
         for depth, x in self._buffers.after.items():
             if network.captured and start < depth <= end:
-                network.captured.see(depth, self._rows, x[:rows].clone())
+                network.captured.see(depth, self._rows, x[:row_count].clone())
         self._did(end)
 
     @inference
@@ -205,11 +205,11 @@ class _RecordedStep(DecoderStep):
             self._x = self._buffers.x[: len(self._rows)].copy_(self._x)
 
     def _head(self, x: Tensor) -> Tensor:
-        network, rows = self._network, len(x)
-        if rows > ROW_COUNTS[-1] or network.is_exchanged:
+        network, row_count = self._network, len(x)
+        if row_count > ROW_COUNTS[-1] or network.is_exchanged:
             return super()._head(x)
-        buffers = network.buffers(rows, 0)
-        buffers.head_input[:rows].copy_(x)
+        buffers = network.buffers(row_count, 0)
+        buffers.head_input[:row_count].copy_(x)
         network.play(buffers, HEAD)
         assert buffers.logits is not None
-        return buffers.logits[:rows].clone()
+        return buffers.logits[:row_count].clone()

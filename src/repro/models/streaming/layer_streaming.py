@@ -72,7 +72,9 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
         log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
         return write_layers(scratch / path.name, file, weights.layers(folder, dtype), expected_header)
 
-    build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, expected_header))
+    build_once(
+        path, build, needed_bytes=file.offset(count), is_whole=lambda _: _is_whole(file, expected_header)
+    )
     return file
 
 
@@ -165,15 +167,17 @@ class LayerReader:
         bytes_read: bytes read so far.
     """
 
-    def __init__(self, file: LayerFile, slots: int = 2, device: torch.device | str = "cpu") -> None:
-        """Open the file and allocate all slots; InputError if `slots` is below 1."""
-        if slots < 1:
-            raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
+    def __init__(self, file: LayerFile, slot_count: int = 2, device: torch.device | str = "cpu") -> None:
+        """Open the file and allocate all slots; InputError if `slot_count` is below 1."""
+        if slot_count < 1:
+            raise InputError(
+                f"{slot_count} slots for streamed layers; it takes 1, or 2 to read while computing"
+            )
         self.file = file
         self.bytes_read = 0
         self._disk = DirectFile(file.path)
         self.way = self._disk.way
-        self._free = [_slot(file, torch.device(device)) for _ in range(slots)]
+        self._free = [_slot(file, torch.device(device)) for _ in range(slot_count)]
         self._slots: dict[int, _Slot] = {}
         self._reading: set[int] = set()
         self._closed = False

@@ -68,28 +68,28 @@ class Loading:
         name: str,
         device: Device,
         sizes: Sequence[float],
-        resident: int,
-        slots: int,
+        resident_layers: int,
+        slot_count: int,
         preload: bool,
         reader: LayerSource | None = None,
     ) -> None:
-        """Stream the items from index `resident` on.
+        """Stream the items from index `resident_layers` on.
 
         Args:
             name: model name in timelines.
             device: device whose flash is read.
             sizes: bytes of each item, resident ones included; an item of 0 bytes needs no read and no slot.
-            resident: number of resident items, which are never read.
-            slots: maximum number of items being read or in use.
+            resident_layers: number of resident items, which are never read.
+            slot_count: maximum number of items being read or in use.
             preload: whether reading continues between passes.
             reader: reads layers on a real device.
         """
         self._name = name
         self._device = device
         self._sizes = sizes
-        self._resident = resident
+        self._resident = resident_layers
         # With more slots than items, preloading would read a layer that is still held.
-        self._slots = min(slots, max(1, sum(size > 0 for size in sizes[resident:])))
+        self._slots = min(slot_count, max(1, sum(layer_bytes > 0 for layer_bytes in sizes[resident_layers:])))
         self._preload = preload
         self._reader = reader
         self._coming: deque[tuple[int, Future[Any]]] = deque()

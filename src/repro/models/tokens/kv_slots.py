@@ -208,10 +208,10 @@ class MedusaLineage:
 
     length = 0
 
-    def __init__(self, boundary: int, heads: int) -> None:
+    def __init__(self, boundary: int, head_count: int) -> None:
         """`boundary`: prompt length; the target prefills the prompt before its heads draft."""
         self.boundary = boundary
-        self._heads = heads
+        self._heads = head_count
         self._twins: dict[tuple[Prefix, int], Prefix] = {}
 
     def root_and_head(self, prefix: Prefix) -> tuple[Prefix, int]:

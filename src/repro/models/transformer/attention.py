@@ -46,15 +46,15 @@ def attention_mask(
     Raises:
         InputError: the mask is not bool `[rows, cached + rows]`.
     """
-    rows, cached_slots = positions.shape[0], cache.length_of(layer)
+    row_count, cached_slots = positions.shape[0], cache.length_of(layer)
     in_window = _near(config, layer, positions, cache)
     if mask is None and in_window is None:
-        if rows == 1:
+        if row_count == 1:
             return AttentionMask(rotation)
-        if rows >= CAUSAL_ROWS and cached_slots == 0 and config.attention_cap is None:
+        if row_count >= CAUSAL_ROWS and cached_slots == 0 and config.attention_cap is None:
             return AttentionMask(rotation, tiled=True)
     slots = visible(config, layer, positions, mask, cache)
-    if rows >= TILED_ROWS and config.attention_cap is None:
+    if row_count >= TILED_ROWS and config.attention_cap is None:
         return AttentionMask(rotation, tiled=True, visible=slots)
     return AttentionMask(rotation, bias=blindness(config, slots))
 
@@ -63,14 +63,14 @@ def visible(
     config: DecoderConfig, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
 ) -> Tensor:
     """Which slots each row sees, bool `[rows, cached + rows]`; otherwise as `attention_mask`."""
-    rows, cached_slots = positions.shape[0], cache.length_of(layer)
-    slots = cache.slots_seen(layer, rows)
+    row_count, cached_slots = positions.shape[0], cache.length_of(layer)
+    slots = cache.slots_seen(layer, row_count)
     if mask is None:
-        mask = torch.ones(rows, slots, dtype=torch.bool, device=positions.device).tril(cached_slots)
-    if mask.dtype != torch.bool or mask.shape != (rows, slots):
+        mask = torch.ones(row_count, slots, dtype=torch.bool, device=positions.device).tril(cached_slots)
+    if mask.dtype != torch.bool or mask.shape != (row_count, slots):
         raise InputError(
-            f"the mask must be bool [{rows}, {slots}] for {rows} rows over {cached_slots} cached slots, "
-            f"got {mask.dtype} {list(mask.shape)}"
+            f"the mask must be bool [{row_count}, {slots}] for {row_count} rows over {cached_slots} cached "
+            f"slots, got {mask.dtype} {list(mask.shape)}"
         )
     in_window = _near(config, layer, positions, cache)
     return mask if in_window is None else mask & in_window
@@ -97,7 +97,7 @@ def attend(
     `queries` is `[rows, heads, head_dim]`, `keys` and `values` `[kv_heads, slots, head_dim]`; the result is
     `[rows, heads * head_dim]`.
     """
-    rows = queries.shape[0]
+    row_count = queries.shape[0]
     queries = queries.to(keys.dtype)
     if attention_mask.tiled:
         return _sdpa(queries, keys, values, attention_mask.visible, config.query_scale)
@@ -105,13 +105,13 @@ def attend(
     # Query heads that share a key-value head are stacked as rows of one matmul, so keys are not repeated.
     grouped_queries = (
         queries.view(kv_heads, -1, width)
-        if rows == 1
+        if row_count == 1
         else queries.transpose(0, 1).reshape(kv_heads, -1, width)
     )
     outputs = torch.bmm(torch.softmax(scores(config, grouped_queries, keys, attention_mask.bias), -1), values)
-    if rows == 1:
+    if row_count == 1:
         return outputs.view(1, -1)
-    return outputs.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+    return outputs.view(-1, row_count, width).transpose(0, 1).reshape(row_count, -1)
 
 
 def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:

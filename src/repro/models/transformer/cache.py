@@ -55,17 +55,17 @@ class KVCache:
         """Number of valid slots of one layer."""
         return self._lengths[layer]
 
-    def slots_seen(self, layer: int, rows: int) -> int:
-        """Number of slots that `rows` new rows of one layer attend to, masked ones included."""
-        return self._lengths[layer] + rows
+    def slots_seen(self, layer: int, row_count: int) -> int:
+        """Number of slots that `row_count` new rows of one layer attend to, masked ones included."""
+        return self._lengths[layer] + row_count
 
     def farthest(self, positions: Tensor) -> int:
         """The largest of the positions of a pass."""
         return int(positions.max())
 
-    def positions_of(self, layer: int, rows: int = 0) -> Tensor:
-        """Positions of one layer's slots, including `rows` that are placed but not yet appended."""
-        return self._slots[layer, : self._lengths[layer] + rows]
+    def positions_of(self, layer: int, row_count: int = 0) -> Tensor:
+        """Positions of one layer's slots, including `row_count` that are placed but not yet appended."""
+        return self._slots[layer, : self._lengths[layer] + row_count]
 
     def set_positions(self, layer: int, positions: Tensor) -> None:
         """Set the positions of the next rows of `layer` and all later layers, int64 `[rows]`."""
@@ -111,12 +111,12 @@ class KVCache:
         for layer in span:
             self._lengths[layer] = stop
 
-    def _reserve(self, slots: int) -> None:
-        """Grow to at least `slots`, at least doubling the capacity."""
-        if slots <= self.capacity:
+    def _reserve(self, slot_count: int) -> None:
+        """Grow to at least `slot_count`, at least doubling the capacity."""
+        if slot_count <= self.capacity:
             return
         old_data, positions, length = self._data, self._slots, self.capacity
-        capacity = max(slots, 2 * length)
+        capacity = max(slot_count, 2 * length)
         data = old_data.new_zeros(old_data.shape[0], old_data.shape[1], capacity, old_data.shape[3])
         data[:, :, :length] = old_data
         grown_positions = positions.new_zeros(positions.shape[0], capacity)
@@ -142,26 +142,26 @@ class FixedCache(KVCache):
         super()._adopt(data, slots)
         self.moved += 1
 
-    def reserve(self, slots: int) -> None:
+    def reserve(self, slot_count: int) -> None:
         """Make room for so many slots."""
-        self._reserve(slots)
+        self._reserve(slot_count)
 
     def advance(self, layers: range, length: int) -> None:
         """Count the first `length` slots of some layers as valid."""
         for layer in layers:
             self._lengths[layer] = length
 
-    def slots_seen(self, layer: int, rows: int) -> int:
+    def slots_seen(self, layer: int, row_count: int) -> int:
         """See `KVCache`; a fixed pass attends to all slots."""
-        return super().slots_seen(layer, rows) if self.writes is None else self.capacity
+        return super().slots_seen(layer, row_count) if self.writes is None else self.capacity
 
     def farthest(self, positions: Tensor) -> int:
         """See `KVCache`; of a fixed pass an upper bound, since reading it would stop a recording."""
         return super().farthest(positions) if self.writes is None else self.capacity
 
-    def positions_of(self, layer: int, rows: int = 0) -> Tensor:
+    def positions_of(self, layer: int, row_count: int = 0) -> Tensor:
         """See `KVCache`."""
-        return super().positions_of(layer, rows) if self.writes is None else self._slots[layer]
+        return super().positions_of(layer, row_count) if self.writes is None else self._slots[layer]
 
     def set_positions(self, layer: int, positions: Tensor) -> None:
         """See `KVCache`."""

@@ -147,14 +147,14 @@ class Decoder:
 
     def layer(
         self,
-        i: int,
+        layer: int,
         x: Tensor,
         positions: Tensor,
         mask: Tensor | None,
         cache: KVCache,
         weights: LayerWeights | None = None,
     ) -> Tensor:
-        """Run layer `i` on hidden states `x`, fp32 `[rows, hidden]`, and append keys and values to the cache.
+        """Run a layer on hidden states `x`, fp32 `[rows, hidden]`, and append keys and values to the cache.
 
         `positions` is int64 `[rows]`; `mask` is bool `[rows, cached + rows]`, True where a row sees a slot,
         or None for causal attention over all cached slots. `weights` replace the resident ones.
@@ -162,14 +162,14 @@ class Decoder:
         Raises:
             InputError: the layer has no weights, or the mask has the wrong shape or dtype.
         """
-        layer_weights = weights if weights is not None else self.layers[i]
+        layer_weights = weights if weights is not None else self.layers[layer]
         if layer_weights is None:
-            raise InputError(f"layer {i} is not resident and no weights were given")
+            raise InputError(f"layer {layer} is not resident and no weights were given")
         count_layers()
         block = self.config.block
-        attention_mask = self._shared_mask(i, positions, mask, cache)
+        attention_mask = self._shared_mask(layer, positions, mask, cache)
         h = x if layer_weights.before_attention is None else layer_weights.before_attention(x)
-        attention = self._attention(i, h, layer_weights, attention_mask, cache)
+        attention = self._attention(layer, h, layer_weights, attention_mask, cache)
         if block == "parallel":
             return x + attention + self._mlp(h, layer_weights)
         x = _join(x, attention, layer_weights.after_attention, block == "post")
@@ -199,8 +199,8 @@ class Decoder:
 
         `weights`, one for each of these layers, replace the resident ones. The rest is as in `layer`.
         """
-        for count, i in enumerate(range(self.config.layers) if layers is None else layers):
-            x = self.layer(i, x, positions, mask, cache, weights[count] if weights else None)
+        for read_count, layer in enumerate(range(self.config.layers) if layers is None else layers):
+            x = self.layer(layer, x, positions, mask, cache, weights[read_count] if weights else None)
             yield x
 
     def run(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
@@ -224,21 +224,25 @@ class Decoder:
         """All layers and the head: fp32 logits `[rows, vocab]`; arguments as in `embed` and `layer`."""
         return self.head(self.run(self.embed(tokens, positions), positions, mask, cache))
 
-    def _shared_mask(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
-        """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
+    def _shared_mask(
+        self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> AttentionMask:
+        """The mask and rotation of a layer; computed once per pass and kind of layer."""
         current_pass = self._pass
-        if current_pass is None or not current_pass.goes_on(i, positions, mask, cache):
-            cache.set_positions(i, positions)
-            current_pass = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
-        current_pass.layer = i
-        kind = self.config.is_sliding(i)
+        if current_pass is None or not current_pass.goes_on(layer, positions, mask, cache):
+            cache.set_positions(layer, positions)
+            current_pass = self._pass = _Pass(positions, mask, cache, layer, cache.length_of(layer))
+        current_pass.layer = layer
+        kind = self.config.is_sliding(layer)
         if kind not in current_pass.masks:
             frequency = self._frequencies[kind]
             rotation = None if frequency is None else rotations(frequency, positions)
-            current_pass.masks[kind] = self._build_mask(i, rotation, positions, mask, cache)
+            current_pass.masks[kind] = self._build_mask(layer, rotation, positions, mask, cache)
         return current_pass.masks[kind]
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache) -> Tensor:
+    def _attention(
+        self, layer: int, h: Tensor, w: LayerWeights, mask: AttentionMask, cache: KVCache
+    ) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         rotated_heads = config.heads + config.kv_heads
@@ -246,14 +250,14 @@ class Decoder:
             heads[:, :rotated_heads] = w.qk_norm(heads[:, :rotated_heads])
         if mask.rotation is not None:
             heads.view(torch.complex64)[:, :rotated_heads].mul_(mask.rotation)
-        keys, values = cache.append_joint(i, heads[:, config.heads :])
+        keys, values = cache.append_joint(layer, heads[:, config.heads :])
         return w.out(self._mix(heads[:, : config.heads], keys, values, mask))
 
     def _build_mask(
-        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+        self, layer: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
         """See `attention.attention_mask`."""
-        return attention_mask(self.config, i, rotation, positions, mask, cache)
+        return attention_mask(self.config, layer, rotation, positions, mask, cache)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: AttentionMask) -> Tensor:
         """See `attention.attend`."""

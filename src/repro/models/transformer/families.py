@@ -234,8 +234,8 @@ def _shape(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _heads(dim: int, kv_heads: int) -> dict[str, Any]:
-    return {"head_dim": dim, "kv_heads": kv_heads, "query_scale": dim**-0.5}
+def _heads(dim: int, kv_head_count: int) -> dict[str, Any]:
+    return {"head_dim": dim, "kv_heads": kv_head_count, "query_scale": dim**-0.5}
 
 
 def _rotary(settings: Settings) -> dict[str, Any]:

@@ -106,8 +106,8 @@ def buffer_bytes(slots: Sequence[Slot]) -> int:
 
 
 def _tensors(layer: LayerWeights) -> dict[str, Tensor]:
-    parts = {f.name: getattr(layer, f.name) for f in fields(layer)}
-    groups = {name: part.tensors() for name, part in parts.items() if part is not None}
+    fields_by_name = {f.name: getattr(layer, f.name) for f in fields(layer)}
+    groups = {name: part.tensors() for name, part in fields_by_name.items() if part is not None}
     return {f"{part}.{name}": tensor for part, tensors in groups.items() for name, tensor in tensors.items()}
 
 

@@ -104,9 +104,9 @@ class PackedLinear(Linear):
     bias: Tensor | None = None
 
     @classmethod
-    def of(cls, dense_linear: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
-        """Reorder a dense weight for products of about `rows` rows."""
-        return cls(_reorder()(dense_linear.weight, rows), dense_linear.weight.dtype, dense_linear.bias)
+    def of(cls, dense_linear: PlainLinear, row_count: int = PACKED_ROWS) -> PackedLinear:
+        """Reorder a dense weight for products of about `row_count` rows."""
+        return cls(_reorder()(dense_linear.weight, row_count), dense_linear.weight.dtype, dense_linear.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""

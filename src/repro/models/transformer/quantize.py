@@ -80,13 +80,13 @@ def int4_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) 
     Raises:
         InputError: the number of inputs is not a multiple of the group size.
     """
-    rounded = q4_1(weight)
+    packed_weight = q4_1(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
     outputs = weight.shape[0]
     padding = -outputs % OUTPUT_BLOCK
-    codes = F.pad(rounded.codes, (0, 0, 0, padding)).to(torch.int32)
-    scales = torch.stack((rounded.scale.t(), rounded.zero.t()), -1)
-    copy = fastest_linear(PlainLinear(rounded.dequantize().to(torch.bfloat16), bias)) if twin else None
+    codes = F.pad(packed_weight.codes, (0, 0, 0, padding)).to(torch.int32)
+    scales = torch.stack((packed_weight.scale.t(), packed_weight.zero.t()), -1)
+    copy = fastest_linear(PlainLinear(packed_weight.dequantize().to(torch.bfloat16), bias)) if twin else None
     return Int4Linear(
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1),
         F.pad(scales, (0, 0, 0, padding)).contiguous(),

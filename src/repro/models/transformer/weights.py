@@ -58,17 +58,17 @@ class Builders:
 def load(
     folder: Path | str,
     dtype: str = "float32",
-    packed: bool = True,
+    is_packed: bool = True,
     embeddings_from: Decoder | None = None,
     *,
-    resident: bool = True,
+    is_resident: bool = True,
     device: torch.device | str = "cpu",
 ) -> Decoder:
     """Load the decoder in a checkpoint folder.
 
     `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, and keeps embeddings in bf16 and the output
     projection in 8 bits, as 4-bit GGUF files do: with 4 bits a fifth of the greedy agreement is lost.
-    `packed` is for speed: dense weights are reordered for oneDNN, and 8- and 4-bit ones get a 16-bit copy
+    `is_packed` is for speed: dense weights are reordered for oneDNN, and 8- and 4-bit ones get a 16-bit copy
     for passes of many rows, at 2 more bytes per weight. A checkpoint whose config sets
     `shares_embeddings` uses the embedding and output projection of `embeddings_from`. `resident=False` omits
     the layers, for streaming.
@@ -77,10 +77,10 @@ def load(
         InputError: an unknown dtype or model type; as for `decoder_config`; the shared embedding is not given
             or has the wrong shape.
     """
-    reader = _CheckpointReader(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
+    reader = _CheckpointReader(folder, builders(dtype, is_packed, torch.device(device)), torch.device(device))
     ends = reader.lent_ends(embeddings_from) if reader.config.shares_embeddings else reader.own_ends()
     count = reader.config.layers
-    return Decoder(reader.config, [reader.layer(i) if resident else None for i in range(count)], ends)
+    return Decoder(reader.config, [reader.layer(i) if is_resident else None for i in range(count)], ends)
 
 
 def decoder_config(folder: Path | str) -> DecoderConfig:
@@ -149,10 +149,10 @@ def _parts(
         config, names = config_of(config_json), family_of(config_json).names
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
-    stored = StoredTensors(folder)
-    prefix = stored.prefix_of(names.layer.format(0), names.prefixes)
+    stored_tensors = StoredTensors(folder)
+    prefix = stored_tensors.prefix_of(names.layer.format(0), names.prefixes)
     later_layer = prefix + names.layer.format(config.layers)
-    if stored.begins(later_layer):
+    if stored_tensors.begins(later_layer):
         raise InputError(
             f"{folder} names {config.layers} layers in config.json and has tensors of more "
             f"({later_layer}*); set num_hidden_layers to what the file has, or remove the others"
@@ -160,17 +160,17 @@ def _parts(
     if prefix.startswith("language_model."):
         names = replace(names, head=f"language_model.{names.head}")
     head = f"{names.head}.weight"
-    is_extra = config.tied and not config.shares_embeddings and head in stored
+    is_extra = config.tied and not config.shares_embeddings and head in stored_tensors
     unused = [*UNUSED, *([OF_IMAGES] if "language_model" in prefix else []), *([re.escape(head)] * is_extra)]
     shapes = tensor_shapes(config, names, prefix)
-    stored.require(shapes, re.compile("|".join(unused)))
+    stored_tensors.require(shapes, re.compile("|".join(unused)))
     if is_extra:
-        embedding = stored.take(f"{prefix}{names.embedding}.weight", stored.shape(head))
-        if not torch.equal(stored.take(head, stored.shape(head)), embedding):
+        embedding = stored_tensors.take(f"{prefix}{names.embedding}.weight", stored_tensors.shape(head))
+        if not torch.equal(stored_tensors.take(head, stored_tensors.shape(head)), embedding):
             log.info("%s: %s differs from the embedding and is read, although it is tied", folder, head)
             config = replace(config, tied=False)
             shapes = tensor_shapes(config, names, prefix)
-    return config, names, stored, prefix, shapes
+    return config, names, stored_tensors, prefix, shapes
 
 
 def layers(
@@ -181,23 +181,23 @@ def layers(
     return map(reader.layer, range(reader.config.layers))
 
 
-def builders(dtype: str, packed: bool, device: torch.device) -> Builders:
-    """What builds the linears of one of `DTYPES`; `packed` as in `load`, which also has the errors."""
+def builders(dtype: str, is_packed: bool, device: torch.device) -> Builders:
+    """What builds the linears of one of `DTYPES`; `is_packed` as in `load`, which also has the errors."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
     if dtype in ("float32", "bfloat16"):
         kind = getattr(torch, dtype)
-        build_dense = partial(_dense, kind, packed)
+        build_dense = partial(_dense, kind, is_packed)
         return Builders(kind, build_dense, build_dense)
     if device.type != "cpu":
         raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
-    int4, int8 = (partial(build, twin=packed) for build in (quantize.int4_linear, quantize.int8_linear))
+    int4, int8 = (partial(build, twin=is_packed) for build in (quantize.int4_linear, quantize.int8_linear))
     return Builders(torch.bfloat16, int4, int8)
 
 
-def _dense(dtype: torch.dtype, packed: bool, weight: Tensor, bias: Tensor | None) -> Linear:
+def _dense(dtype: torch.dtype, is_packed: bool, weight: Tensor, bias: Tensor | None) -> Linear:
     plain_linear = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
-    return fastest_linear(plain_linear) if packed else plain_linear
+    return fastest_linear(plain_linear) if is_packed else plain_linear
 
 
 class _CheckpointReader:
@@ -209,21 +209,21 @@ class _CheckpointReader:
         self._device = device
         self._order = interleave(self.config.rope, self.config.head_dim)
 
-    def layer(self, i: int) -> LayerWeights:
+    def layer(self, layer: int) -> LayerWeights:
         """The weights of one layer."""
         config = self.config
         pre, post = config.block != "post", config.block in ("post", "sandwich")
         two_norms = config.block != "parallel"
         return LayerWeights(
-            qkv=self._precision.build(*self._qkv(i)),
-            out=self._precision.build(*self._dense(i, "out")),
-            up=self._precision.build(*self._up(i)),
-            down=self._precision.build(*self._dense(i, "down")),
-            before_attention=self._norm(self._name(i, "before_attention")) if pre else None,
-            after_attention=self._norm(self._name(i, "after_attention")) if post else None,
-            before_mlp=self._norm(self._name(i, "before_mlp")) if pre and two_norms else None,
-            after_mlp=self._norm(self._name(i, "after_mlp")) if post else None,
-            qk_norm=self._qk_norm(i) if config.qk_norm else None,
+            qkv=self._precision.build(*self._qkv(layer)),
+            out=self._precision.build(*self._dense(layer, "out")),
+            up=self._precision.build(*self._up(layer)),
+            down=self._precision.build(*self._dense(layer, "down")),
+            before_attention=self._norm(self._name(layer, "before_attention")) if pre else None,
+            after_attention=self._norm(self._name(layer, "after_attention")) if post else None,
+            before_mlp=self._norm(self._name(layer, "before_mlp")) if pre and two_norms else None,
+            after_mlp=self._norm(self._name(layer, "after_mlp")) if post else None,
+            qk_norm=self._qk_norm(layer) if config.qk_norm else None,
         )
 
     def own_ends(self) -> EmbeddingAndHead:
@@ -251,11 +251,15 @@ class _CheckpointReader:
             raise InputError(
                 f"{self._stored.folder} shares its target's embeddings: load it with embeddings_from"
             )
-        theirs = embeddings_from.config
-        if (theirs.vocab, theirs.hidden) != (c.vocab, c.hidden) or c.learned_positions or theirs.projects:
+        lender_config = embeddings_from.config
+        if (
+            (lender_config.vocab, lender_config.hidden) != (c.vocab, c.hidden)
+            or c.learned_positions
+            or lender_config.projects
+        ):
             raise InputError(
                 f"{self._stored.folder} needs rotary positions and embeddings of {c.vocab} x {c.hidden}, "
-                f"the lending decoder has {theirs.vocab} x {theirs.hidden}"
+                f"the lending decoder has {lender_config.vocab} x {lender_config.hidden}"
             )
         norm = self._norm(self._prefix + self._names.final_norm) if c.final_norm else None
         return EmbeddingAndHead(embeddings_from.ends.embedding, embeddings_from.ends.head, norm)
@@ -263,27 +267,27 @@ class _CheckpointReader:
     def _take(self, name: str) -> Tensor:
         return self._stored.take(name, self._shapes[name]).to(self._device)
 
-    def _name(self, i: int, part: str) -> str:
-        return self._prefix + self._names.layer.format(i) + self._names.parts[part]
+    def _name(self, layer: int, part: str) -> str:
+        return self._prefix + self._names.layer.format(layer) + self._names.parts[part]
 
     def _table(self, name: str) -> Tensor:
         return self._take(f"{self._prefix}{name}.weight")
 
-    def _dense(self, i: int, part: str) -> tuple[Tensor, Tensor | None]:
+    def _dense(self, layer: int, part: str) -> tuple[Tensor, Tensor | None]:
         """Weight `[outputs, inputs]` and bias of a linear."""
-        name = self._name(i, part)
+        name = self._name(layer, part)
         weight = self._take(f"{name}.weight")
         if self._names.transposed:
             weight = weight.t().contiguous()
         return weight, self._take(f"{name}.bias") if f"{name}.bias" in self._shapes else None
 
-    def _qkv(self, i: int) -> tuple[Tensor, Tensor | None]:
+    def _qkv(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """The fused QKV weight and bias, with RoPE pairs interleaved."""
         if "qkv" in self._names.parts:
-            return self._dense(i, "qkv")
+            return self._dense(layer, "qkv")
         parts = []
         for part in "qkv":
-            weight, bias = self._dense(i, part)
+            weight, bias = self._dense(layer, part)
             if part != "v":
                 weight = self._interleave(weight)
                 bias = None if bias is None else self._interleave(bias)
@@ -295,9 +299,11 @@ class _CheckpointReader:
         heads = tensor.view(-1, self.config.head_dim, *tensor.shape[1:])
         return heads.index_select(1, self._order.to(tensor.device)).view(tensor.shape)
 
-    def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
+    def _up(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """The MLP's first weight and bias; gate stacked on up if the MLP is gated."""
-        return _join([self._dense(i, part) for part in (("gate", "up") if self.config.gated else ("up",))])
+        return _join(
+            [self._dense(layer, part) for part in (("gate", "up") if self.config.gated else ("up",))]
+        )
 
     def _norm(self, name: str) -> Norm:
         config = self.config
@@ -306,13 +312,13 @@ class _CheckpointReader:
             return RMSNorm.of(weight, config.norm_eps)
         return LayerNorm(weight, self._take(f"{name}.bias").float(), config.norm_eps)
 
-    def _qk_norm(self, i: int) -> RMSNorm:
-        """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
+    def _qk_norm(self, layer: int) -> RMSNorm:
+        """The query and key norms as one, `[head_count + kv_heads, head_dim]`."""
         config = self.config
         rows = []
-        for part, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
-            weight = self._take(f"{self._name(i, part)}.weight").float() + config.norm_offset
-            rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
+        for part, head_count in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
+            weight = self._take(f"{self._name(layer, part)}.weight").float() + config.norm_offset
+            rows.append(weight[self._order.to(weight.device)].expand(head_count, -1))
         return RMSNorm.of(torch.cat(rows), config.norm_eps)
 
 

@@ -73,9 +73,9 @@ def claim_text(cell: PublishedCell) -> str:
     """What is claimed, and under which conditions."""
     quantity = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model
-    parts = (quantity, cell.device, models, cell.dataset, cell.condition)
+    phrases = (quantity, cell.device, models, cell.dataset, cell.condition)
     system_prefix = f"{cell.system}: " if cell.system else ""
-    return system_prefix + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in parts if part)
+    return system_prefix + "; ".join(part.replace(";", ", ").replace(",  ", ", ") for part in phrases if part)
 
 
 def to_csv(claims: Sequence[Claim]) -> str:
@@ -141,7 +141,9 @@ def origin(claims: Sequence[Claim]) -> tuple[str, str]:
 
 def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
     comparison, unit, reasons = claim.comparison, claim.comparison.unit, _remarks(claim)
-    ours = with_unit(figures_text(comparison), unit) + signs(comparison.marks) if comparison.ours else ABSENT
+    our_text = (
+        with_unit(figures_text(comparison), unit) + signs(comparison.marks) if comparison.ours else ABSENT
+    )
     if claim.failed:
         reasons.append(
             f"without {claim.failed} of {claim.failed + len(claim.lines)} figures, which are absent"
@@ -150,7 +152,7 @@ def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
         claim_text(comparison.cell) + "".join(f" [{_number(reason, footnotes)}]" for reason in reasons),
         f"sec. {comparison.cell.section}",
         with_unit(ends(comparison.published.low, comparison.published.high), unit),
-        ours,
+        our_text,
         str(comparison.n or ABSENT),
         comparison.distance if comparison.ours else ABSENT,
         claim.verdict,

@@ -97,14 +97,14 @@ def _is_derived(comparison: Comparison, singles: Mapping[str, Sequence[Compariso
     keys = (*comparison.cells, *comparison.baseline)
     if len(comparison.ours) != 1 or len({*keys}) < 2:
         return False
-    ours, paper = comparison.ours[0].value, comparison.cell.paper
+    our_value, paper = comparison.ours[0].value, comparison.cell.paper
     groups = [[c for c in singles.get(key, ()) if c.cell.paper == paper] for key in keys]
     metrics = set.intersection(*({c.cell.metric for c in part} for part in groups)) if all(groups) else set()
     for metric in metrics:
         values = [next(c for c in part if c.cell.metric == metric).ours[0].value for part in groups]
         numbers, bases = values[: len(comparison.cells)], values[len(comparison.cells) :]
         if any(
-            math.isclose(ours, mean, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-9)
+            math.isclose(our_value, mean, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-9)
             for mean in _combine(numbers, bases)
         ):
             return True

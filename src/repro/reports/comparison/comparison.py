@@ -62,14 +62,14 @@ class Published:
         """Whether only one end is printed."""
         return self.low is None or self.high is None
 
-    def nearest(self, ours: float) -> float | None:
+    def nearest(self, our_value: float) -> float | None:
         """The published number that is nearest to ours, ours itself inside a range; None for a bound."""
-        return None if self.low is None or self.high is None else min(max(ours, self.low), self.high)
+        return None if self.low is None or self.high is None else min(max(our_value, self.low), self.high)
 
-    def ratio(self, ours: float) -> float | None:
+    def ratio(self, our_value: float) -> float | None:
         """Ours over the nearest published number; None for a bound and a published zero."""
-        nearest = self.nearest(ours)
-        return ours / nearest if nearest else None
+        nearest_value = self.nearest(our_value)
+        return our_value / nearest_value if nearest_value else None
 
 
 @dataclass(frozen=True)
@@ -234,12 +234,12 @@ class Comparison:
 
     def _distance(self, value: float) -> float | None:
         """From the nearest published number to a value: relative or in points; None of a published zero."""
-        nearest = self.published.nearest(value)
-        if nearest is None or self.in_points:
-            return None if nearest is None else value - nearest
-        if nearest == value and self.published.low != self.published.high:
+        nearest_value = self.published.nearest(value)
+        if nearest_value is None or self.in_points:
+            return None if nearest_value is None else value - nearest_value
+        if nearest_value == value and self.published.low != self.published.high:
             return 0.0
-        return None if nearest == 0 else (value - nearest) / abs(nearest)
+        return None if nearest_value == 0 else (value - nearest_value) / abs(nearest_value)
 
     @property
     def _is_up_to(self) -> bool:

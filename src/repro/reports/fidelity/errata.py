@@ -17,7 +17,7 @@ from repro.records.record import write_atomically
 from repro.reports.fidelity.marked import FigureSources
 from repro.reports.reference.reference import PublishedCell
 
-FILE = "errata.md"
+ERRATA_FILE = "errata.md"
 PREFACE = """# Where the papers contradict themselves
 
 Made by `repro errors --results results` from `conf/reference/errata.csv` and the published values that it
@@ -73,9 +73,9 @@ def write_errata(
         end = " :: high" if match[2] else ""
         return f"{sources.value(f'cell :: {match[1]}{end}'):,.10g}"
 
-    parts = [PREFACE]
+    paragraphs = [PREFACE]
     for paper, entries in groupby(errata, lambda erratum: erratum.paper):
         lines = [f"- **{erratum.entry}.** {PUBLISHED_VALUE.sub(value, erratum.says)}" for erratum in entries]
-        parts += [f"## {systems[paper]}\n", "\n".join(lines), ""]
-    write_atomically(folder / FILE, "\n".join(parts))
-    return folder / FILE
+        paragraphs += [f"## {systems[paper]}\n", "\n".join(lines), ""]
+    write_atomically(folder / ERRATA_FILE, "\n".join(paragraphs))
+    return folder / ERRATA_FILE

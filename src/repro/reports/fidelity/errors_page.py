@@ -198,14 +198,16 @@ def _notes(report: Report) -> list[str]:
     return notes
 
 
-def _skill_sentence(kind: str, best: Skill) -> str:
+def _skill_sentence(kind: str, best_rule: Skill) -> str:
     sizes = [
-        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}" for size in (best.trivial, best.ours)
+        f"{size:.1f} points" if kind == "accuracies" else f"{size:.1%}"
+        for size in (best_rule.trivial, best_rule.ours)
     ]
     name = f"{kind[0].upper()}{kind[1:]}"
     return (
-        f"{name}: the best trivial rule over {best.n} is *{best.rule}* ({RULES[best.rule]}); "
-        f"its median error is {sizes[0]}, ours {sizes[1]}: a skill, 1 less the ratio, of {best.value:.2f}."
+        f"{name}: the best trivial rule over {best_rule.n} is *{best_rule.rule}* "
+        f"({RULES[best_rule.rule]}); its median error is {sizes[0]}, ours {sizes[1]}: a skill, "
+        f"1 less the ratio, of {best_rule.value:.2f}."
     )
 
 
@@ -223,11 +225,11 @@ def _rules(report: Report) -> list[tuple[str, ...]]:
 
 def _grid(title: str, frame: pd.DataFrame) -> Grid:
     first_name, *names = ALIGNMENTS
-    headings = {
+    alignments = {
         f"{first_name}: {title}": ALIGNMENTS[first_name],
         **{name: ALIGNMENTS[name] for name in names},
     }
-    return Grid.of(headings, [_cells(line) for line in frame.itertuples()])
+    return Grid.of(alignments, [_cells(line) for line in frame.itertuples()])
 
 
 def _cells(line: Any) -> tuple[str, ...]:

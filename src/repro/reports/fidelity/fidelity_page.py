@@ -26,7 +26,7 @@ from repro.reports.formats.render import markdown_table
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 
-FILE = "fidelity.md"
+FIDELITY_FILE = "fidelity.md"
 TEMPLATE = Path(__file__).with_name("fidelity.md.jinja")
 COMMAND = "repro errors --results results"
 IN_SHORT = "In short"
@@ -84,8 +84,8 @@ def write_fidelity(
         "choices": _choices(choices, readings),
     }
     page = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    write_atomically(folder / FILE, page.render(content))
-    return folder / FILE
+    write_atomically(folder / FIDELITY_FILE, page.render(content))
+    return folder / FIDELITY_FILE
 
 
 def _bands(draw_counts: Mapping[str, int]) -> str:
@@ -108,7 +108,7 @@ def _headlines(
     counts = {"over all alternatives": Counter[str](), "as chosen": Counter[str](), "alone": Counter[str]()}
     for claim in headlines.claims:
         comparison, claim_readings = comparisons_by_id.get(claim.id), readings.get(claim.id, ())
-        published, ours, n, distance = _figure_cells(comparison)
+        published_text, our_text, n, distance = _figure_cells(comparison)
         overall, as_chosen, point, span, choices = ("no figure", "no figure", "", "", "")
         if comparison is not None and comparison.ours:
             verdicts = (envelop(comparison, claim_readings).verdict, comparison.verdict, comparison.point)
@@ -118,7 +118,19 @@ def _headlines(
             counter[verdict or "no figure"] += 1
         verdicts_by_paper.setdefault(claim.id.partition(".")[0], Counter())[overall] += 1
         rows.append(
-            (claim.says, published, ours, n, distance, point, as_chosen, span, overall, choices, claim.about)
+            (
+                claim.says,
+                published_text,
+                our_text,
+                n,
+                distance,
+                point,
+                as_chosen,
+                span,
+                overall,
+                choices,
+                claim.about,
+            )
         )
     tallies = [
         f"{scope}: " + ", ".join(f"{count} {word}" for word, count in counter.most_common())
@@ -178,7 +190,7 @@ def _decided_by(comparison: Comparison, readings: Sequence[ClaimReading]) -> str
 
 def _difference(comparison: Comparison, reading: ClaimReading) -> float:
     pairs = zip(comparison.ours, reading.comparison.ours, strict=False)
-    return max(abs(ours.value - theirs.value) for ours, theirs in pairs)
+    return max(abs(our_figure.value - other_figure.value) for our_figure, other_figure in pairs)
 
 
 def _our_range(comparison: Comparison) -> str:
@@ -213,11 +225,11 @@ def _figure_cells(comparison: Comparison | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
     if comparison is None:
         return "", "", "", "no figure"
-    published = with_unit(ends(comparison.published.low, comparison.published.high), comparison.unit)
+    published_text = with_unit(ends(comparison.published.low, comparison.published.high), comparison.unit)
     if not comparison.ours:
-        return published, "", "", "no figure"
-    ours = with_unit(figures_text(comparison), comparison.unit)
-    return published, ours, str(comparison.n or ""), comparison.distance
+        return published_text, "", "", "no figure"
+    our_text = with_unit(figures_text(comparison), comparison.unit)
+    return published_text, our_text, str(comparison.n or ""), comparison.distance
 
 
 def _coverage(
@@ -250,7 +262,7 @@ def _errors(reports: Sequence[Report], headlines: Headlines) -> dict[str, object
     return {
         "kinds": markdown_table((*headings, "skill", "own system", "others"), rows),
         "counts": _count_table(reports),
-        "certain": "; ".join(f"{count} {why}" for why, count in certain.most_common()),
+        "certain": "; ".join(f"{count} {reason}" for reason, count in certain.most_common()),
         "number_broken": len(broken),
         "broken": "; ".join(broken["id"] + ", " + broken["distance"]),
     }
@@ -322,13 +334,23 @@ def _winners(reports: Sequence[Report], headlines: Headlines) -> str:
         for race in all_races:
             by_artifact.setdefault(race.artifact, []).append(race)
         for name, part in [*by_artifact.items(), *([("all", all_races)] if len(by_artifact) > 1 else [])]:
-            ours, theirs = orders(part, system, our_figure), orders(part, system, rate)
-            mistakes = "; ".join(f"{count} {names}" for names, count in ours.wrong.most_common(3))
-            extra = sum(ours.wrong.values()) - sum(count for _, count in ours.wrong.most_common(3))
-            counts = [f"{side.agree} of {side.pairs}" for side in (ours, theirs)]
-            wins = [f"{side.first} of {side.races}" if side.races else "" for side in (ours, theirs)]
+            our_orders, rate_orders = orders(part, system, our_figure), orders(part, system, rate)
+            mistakes = "; ".join(f"{count} {names}" for names, count in our_orders.wrong.most_common(3))
+            other_count = sum(our_orders.wrong.values()) - sum(
+                count for _, count in our_orders.wrong.most_common(3)
+            )
+            counts = [f"{side.agree} of {side.pairs}" for side in (our_orders, rate_orders)]
+            own_wins = [
+                f"{side.first} of {side.races}" if side.races else "" for side in (our_orders, rate_orders)
+            ]
             rows.append(
-                (report.paper, name, *counts, *wins, mistakes + (f"; {extra} others" if extra else ""))
+                (
+                    report.paper,
+                    name,
+                    *counts,
+                    *own_wins,
+                    mistakes + (f"; {other_count} others" if other_count else ""),
+                )
             )
     headings = ("paper", "table", "pairs agree", "by one rate", "own system first", "by one rate")
     return markdown_table((*headings, "ours in another order"), rows)

@@ -34,7 +34,7 @@ PAGE_KINDS = {"claim": "claims", "fact": "facts"}
 
 HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
 
-REAL, MEASURED_BY = "real", "python -m workshop.benchmarks.pairs"
+REAL_FOLDER, MEASURED_BY = "real", "python -m workshop.benchmarks.pairs"
 """Folder of the page of real runs, which is no table, and the command that makes it."""
 
 PREFACE = """# Results
@@ -81,38 +81,43 @@ def write_index(
     compared_frame = to_frame([c for name, part in tables.items() for c in comparisons_in(name, part, cells)])
     frames_by_table = dict(list(compared_frame[compared_frame["can_miss"]].groupby("table")))
     rows = {name: _row(results, name, lines[name], frames_by_table.get(name)) for name in names}
-    parts = [PREFACE]
+    paragraphs = [PREFACE]
     for paper in papers:
         paper_tables = [name for name in names if name.startswith(f"{paper}/") and ALTERED_MARK not in name]
         if paper_tables:
             absent_rows = _absent(paper, [a for a in entries if a["paper"] == paper], paper_tables)
-            parts.append(f"## {paper}\n\n{_grid([*absent_rows, *(rows[name] for name in paper_tables)])}")
+            paragraphs.append(
+                f"## {paper}\n\n{_grid([*absent_rows, *(rows[name] for name in paper_tables)])}"
+            )
     other_rows = [
         rows[name] for name in names if name.partition("/")[0] not in papers or ALTERED_MARK in name
     ]
     if other_rows:
-        parts.append(f"## Other tables\n\n{_grid(other_rows)}")
+        paragraphs.append(f"## Other tables\n\n{_grid(other_rows)}")
     if validation_names := validations(results.root):
         links = "\n".join(f"- [{name}]({name}/table.md)" for name in validation_names)
-        parts.append(f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n")
-    if (results.root / REAL / "README.md").is_file():
-        parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
+        paragraphs.append(
+            f"## The emulator against measurements (`python -m workshop.validation`)\n\n{links}\n"
+        )
+    if (results.root / REAL_FOLDER / "README.md").is_file():
+        link = f"[{REAL_FOLDER}]({REAL_FOLDER}/README.md)"
+        paragraphs.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- {link}\n")
     path = (folder or results.root) / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(parts)
+    text = "\n".join(paragraphs)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_atomically(path, text)
     return path
 
 
-def _absent(paper: str, artifacts: Sequence[Mapping[str, str]], names: Sequence[str]) -> Iterator[Row]:
+def _absent(paper: str, artifacts: Sequence[Mapping[str, str]], table_names: Sequence[str]) -> Iterator[Row]:
     """A row for each artifact of a paper without a table; `fig12a` and `fig12_mean` are tables of `fig12`."""
     for artifact in artifacts:
         name, shows = artifact["artifact"], artifact["what_it_shows"]
-        if not any(is_of(table.partition("/")[2], name) for table in names):
+        if not any(is_of(table.partition("/")[2], name) for table in table_names):
             drawing_match = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", shows)
-            why = "a diagram or an example" if drawing_match else f"no table of it: {shows}"
-            yield f"{paper}/{name}", f"absent: {why}", *[""] * (len(HEADINGS) - 2)
+            reason = "a diagram or an example" if drawing_match else f"no table of it: {shows}"
+            yield f"{paper}/{name}", f"absent: {reason}", *[""] * (len(HEADINGS) - 2)
 
 
 def _lines(root: Path, name: str) -> list[dict[str, str]]:
@@ -150,12 +155,12 @@ def _state(lines: Sequence[Mapping[str, str]], records: Sequence[Record]) -> str
             return "errors"
         kind = kinds.pop() if len(kinds) == 1 else ""
         return kind or ("drawn" if _has_figures(lines) else "no cells")
-    parts = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
+    phrases = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
     stale_count = sum("older" in line["marks"].split() for line in lines)
     idle_count = len({line["id"] for line in lines if line.get("failed") == "not run"})
-    parts += [f"{stale_count} figures stale"] if stale_count else []
-    parts += [f"{idle_count} rows not run"] if idle_count else []
-    return ", ".join(parts)
+    phrases += [f"{stale_count} figures stale"] if stale_count else []
+    phrases += [f"{idle_count} rows not run"] if idle_count else []
+    return ", ".join(phrases)
 
 
 def _has_figures(lines: Sequence[Mapping[str, str]]) -> bool:

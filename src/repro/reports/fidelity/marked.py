@@ -24,13 +24,13 @@ from repro.core.registry import unknown
 from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
 
-MARK = re.compile(
+MARK_PATTERN = re.compile(
     r"(?P<number>[-−]?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<>\n]{0,12})<!-- (?P<address>[^>]+? :: [^>]+?) -->"
 )
-PUBLISHED, HIGH = "cell", "high"
+PUBLISHED_TABLE, HIGH_END = "cell", "high"
 """The table of published values, and what names the upper end of one."""
 
-COMMENT = re.compile(r"(?<!`)<!-- [^>]+? :: [^>]+? -->")
+COMMENT_PATTERN = re.compile(r"(?<!`)<!-- [^>]+? :: [^>]+? -->")
 """A comment that marks a figure, outside code."""
 
 
@@ -69,13 +69,13 @@ class FigureSources:
         Raises:
             InputError: there is no such table, line, field or published value, or it is no number.
         """
-        parts = [part.strip() for part in address.split(" :: ")]
-        if parts[0] == PUBLISHED:
-            return self._published_value(address, *parts[1:])
-        if len(parts) not in (3, 4):
+        address_parts = [part.strip() for part in address.split(" :: ")]
+        if address_parts[0] == PUBLISHED_TABLE:
+            return self._published_value(address, *address_parts[1:])
+        if len(address_parts) not in (3, 4):
             raise InputError(f"{address!r} must be `table :: row :: column`, and may name a field after them")
-        line = self._line(*parts[:3])
-        field = parts[3] if len(parts) == 4 else "ours"
+        line = self._line(*address_parts[:3])
+        field = address_parts[3] if len(address_parts) == 4 else "ours"
         if field not in line:
             raise InputError(f"{address!r}: {unknown('field', field, line)}")
         try:
@@ -85,8 +85,8 @@ class FigureSources:
 
     def _published_value(self, address: str, name: str, *end: str) -> float:
         cell = find(self.cells, name)
-        if end not in ((), (HIGH,)):
-            raise InputError(f"{address!r} may name `{HIGH}` after the published value, and nothing else")
+        if end not in ((), (HIGH_END,)):
+            raise InputError(f"{address!r} may name `{HIGH_END}` after the published value, and nothing else")
         value = cell.value_high if end or cell.value_low is None else cell.value_low
         if value is None:
             raise InputError(f"{address!r} has no number: only a lower bound is printed")
@@ -117,10 +117,12 @@ def marked_figures(text: str, sources: FigureSources) -> Iterator[MarkedFigure]:
     Raises:
         InputError: as `FigureSources.value`; or a comment that marks a figure has no number before it.
     """
-    ends = {match.end() for match in MARK.finditer(text)}
-    if stray := next((comment[0] for comment in COMMENT.finditer(text) if comment.end() not in ends), None):
+    ends = {match.end() for match in MARK_PATTERN.finditer(text)}
+    if stray := next(
+        (comment[0] for comment in COMMENT_PATTERN.finditer(text) if comment.end() not in ends), None
+    ):
         raise InputError(f"{stray} has no number before it, with at most a short unit between them")
-    for match in MARK.finditer(text):
+    for match in MARK_PATTERN.finditer(text):
         yield MarkedFigure(match["number"], match["address"], sources.value(match["address"]))
 
 
@@ -131,4 +133,4 @@ def correct_figures(text: str, sources: FigureSources) -> str:
         figure = MarkedFigure(match["number"], match["address"], sources.value(match["address"]))
         return figure.true_text + match[0][len(match["number"]) :]
 
-    return MARK.sub(replacement, text)
+    return MARK_PATTERN.sub(replacement, text)

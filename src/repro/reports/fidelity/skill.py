@@ -236,15 +236,15 @@ class TrivialPredictor:
 
 
 def trivial_predictor(
-    cells: Mapping[str, PublishedCell], fitted: Collection[str], headlines: Headlines, names: DisplayNames
+    cells: Mapping[str, PublishedCell], fitted_ids: Collection[str], headlines: Headlines, names: DisplayNames
 ) -> TrivialPredictor:
-    """The predictor of all papers; `fitted` are ids of cells that a fit used."""
+    """The predictor of all papers; `fitted_ids` are ids of cells that a fit used."""
     spellings = {
         paper: {plain_name(text): engine for text, engine in names.spellings(paper, "method").items()}
         for paper in headlines.rates
     }
     return TrivialPredictor(
-        fitted=[cells[name] for name in sorted(fitted) if name in cells and not cells[name].determined],
+        fitted=[cells[name] for name in sorted(fitted_ids) if name in cells and not cells[name].determined],
         rates={paper: cells[name] for paper, name in headlines.rates.items()},
         baselines={
             paper: select(cells, paper=paper, system=system) for paper, system in headlines.baselines.items()
@@ -308,9 +308,11 @@ def _tokens(cell: PublishedCell) -> float | None:
 
 def _nearness(peer: PublishedCell, cell: PublishedCell) -> tuple[float, float]:
     """How many printed fields two cells share; how near the printed numbers of their conditions are."""
-    matches = sum(getattr(peer, name) == getattr(cell, name) for name in COORDINATES)
+    match_count = sum(getattr(peer, name) == getattr(cell, name) for name in COORDINATES)
     pairs = [_numbers(peer, cell, key) for key in peer.conditions.keys() & cell.conditions.keys()]
-    return matches, -sum(abs(log(first / second)) for first, second in pairs if first and second)
+    return match_count, -sum(
+        abs(log(number / peer_number)) for number, peer_number in pairs if number and peer_number
+    )
 
 
 def _numbers(peer: PublishedCell, cell: PublishedCell, key: str) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from repro.reports.comparison.comparison import Comparison
 from repro.reports.fidelity.skill import TrivialPredictor
 from repro.reports.reference.reference import PublishedCell
 
-TIE = 0.01
+TIE_TOLERANCE = 0.01
 """Relative difference of printed values that counts as a tie."""
 
 HIGHER_IS_BETTER = ("throughput", "rouge_l", "accuracy", "acceptance", "speedup")
@@ -38,7 +38,7 @@ class Race:
         return [
             (a, b)
             for a, b in combinations(self.runners, 2)
-            if abs(_difference(printed_value(a), printed_value(b))) > TIE
+            if abs(_difference(printed_value(a), printed_value(b))) > TIE_TOLERANCE
             and not (a.is_fitted and b.is_fitted)
         ]
 

@@ -165,8 +165,8 @@ def lines(content: Content) -> Drawing:
     lines = series(content)
     looks = _looks(list(lines), content)
     titles = list(dict.fromkeys(line.panel for line in lines)) or [""]
-    columns = min(len(titles), 3)
-    picture, axes = _panels(len(titles), columns, 0.8 + max(2.5 * columns, 3.4), 2.7)
+    column_count = min(len(titles), 3)
+    picture, axes = _panels(len(titles), column_count, 0.8 + max(2.5 * column_count, 3.4), 2.7)
     ticks = sorted({_label_number(row, content.spec.x) for row in content.rows})
     for panel, title in zip(axes, titles, strict=True):
         for line, points in lines.items():
@@ -179,7 +179,7 @@ def lines(content: Content) -> Drawing:
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
         _line_axes(panel, content, title)
-    for panel in axes[::columns]:
+    for panel in axes[::column_count]:
         panel.set_ylabel(_with_better(content.heading, content.columns[0].better), fontsize=9)
     return picture, [
         *_line_keys(list(lines), looks, content),
@@ -191,8 +191,8 @@ def curves(content: Content) -> Drawing:
     """One panel per value of the label `panel`; rows named by a number are joined, others are marked."""
     spec, palette = content.spec, content.palette
     titles = list(dict.fromkeys(row.labels[spec.panel] for row in content.rows)) or [""]
-    columns = min(len(titles), 2)
-    picture, axes = _panels(len(titles), columns, 0.6 + 4.2 * columns, 3.0)
+    column_count = min(len(titles), 2)
+    picture, axes = _panels(len(titles), column_count, 0.6 + 4.2 * column_count, 3.0)
     shades = palette.column_colours(content.columns)
     names = [_other_labels(row, content) for row in content.rows if not row.is_point(spec.panel)]
     shapes = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(dict.fromkeys(names))}
@@ -214,7 +214,7 @@ def curves(content: Content) -> Drawing:
         if any(column.baseline for column in content.columns):
             panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
         _line_axes(panel, content, content.display(spec.panel, title) if spec.panel else "")
-    for panel in axes[::columns]:
+    for panel in axes[::column_count]:
         panel.set_ylabel(content.heading, fontsize=9)
     keys = [_key(column.heading, c, "o", line="-") for column, c in zip(content.columns, shades, strict=True)]
     keys += [_key(name, GREY, shape) for name, shape in shapes.items()]
@@ -247,15 +247,15 @@ def series(content: Content) -> dict[Series, Points]:
 
 
 def _panels(
-    count: int, columns: int, width: float, height: float, sharey: bool = False
+    panel_count: int, column_count: int, width: float, height: float, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each with its axes `height` inches high."""
-    rows = ceil(count / columns)
-    picture = canvas(width, height * rows)
-    axes = list(picture.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
-    for panel in axes[count:]:
+    row_count = ceil(panel_count / column_count)
+    picture = canvas(width, height * row_count)
+    axes = list(picture.subplots(row_count, column_count, sharey=sharey, squeeze=False).flat)
+    for panel in axes[panel_count:]:
         panel.set_visible(False)
-    return picture, axes[:count]
+    return picture, axes[:panel_count]
 
 
 def _needs_log(entries: Sequence[Entry]) -> bool:

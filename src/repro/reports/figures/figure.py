@@ -62,13 +62,13 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], caption: str, bol
     longest = (
         max((len(str(key.get_label())) for key in keys), default=0) / LETTERS_PER_INCH["key"] + KEY_WIDTH
     )
-    columns = min(max(int(width / longest), 1), max(len(keys), 1))
-    column_keys = [keys[i::columns] for i in range(columns)]  # a legend is filled column by column
+    column_count = min(max(int(width / longest), 1), max(len(keys), 1))
+    column_keys = [keys[i::column_count] for i in range(column_count)]  # a legend is filled column by column
     title = "\n".join(fill(line, int(width * LETTERS_PER_INCH["title"])) for line in title.split("\n"))
     legend = picture.legend(
         handles=list(chain.from_iterable(column_keys)),
         loc="outside upper left",
-        ncols=columns,
+        ncols=column_count,
         fontsize=8,
         frameon=False,
         columnspacing=1.4,
@@ -81,11 +81,12 @@ def frame(picture: Figure, title: str, keys: Sequence[Artist], caption: str, bol
             text.set_fontweight("bold")
     caption = fill(caption, int(width * LETTERS_PER_INCH["below"]))
     picture.supxlabel(caption, fontsize=7, color=GREY, x=0.01, ha="left")
-    rows = {
+    row_count = {
         "title": len(title.splitlines()),
-        "key": -(-len(keys) // columns),
+        "key": -(-len(keys) // column_count),
         "below": len(caption.splitlines()),
     }
     picture.set_figheight(
-        picture.get_figheight() + sum(LINE_HEIGHT[part] * count for part, count in rows.items())
+        picture.get_figheight()
+        + sum(LINE_HEIGHT[part] * line_count for part, line_count in row_count.items())
     )

@@ -75,10 +75,10 @@ def colour(series: int) -> str:
     return SERIES_COLOURS[series % len(SERIES_COLOURS)]
 
 
-def ramp(count: int) -> list[str]:
+def ramp(colour_count: int) -> list[str]:
     """Colours from light to dark, for series that rise with a number."""
     first_shade, last_shade = (to_rgb(end) for end in RAMP_ENDS)
-    shares = [i / max(count - 1, 1) for i in range(count)]
+    shares = [i / max(colour_count - 1, 1) for i in range(colour_count)]
     return [_mix(first_shade, last_shade, share) for share in shares]
 
 

@@ -110,11 +110,11 @@ def ends_of(entry: Entry) -> tuple[float, float] | None:
 
 def origin(table: Table, content: Content | None = None) -> str:
     """The line below a figure: how it was made, marks shown, what error bars are, date and commits."""
-    parts = list(_mark_sentences(content) if content else (_meaning(mark) for mark in table.shared_marks))
+    sentences = list(_mark_sentences(content) if content else (_meaning(mark) for mark in table.shared_marks))
     entries = content.entries if content else []
-    parts += _error_bars(entries)
-    parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
-    return "; ".join(filter(None, (table.how_made.rstrip("."), *parts)))
+    sentences += _error_bars(entries)
+    sentences += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
+    return "; ".join(filter(None, (table.how_made.rstrip("."), *sentences)))
 
 
 def _error_bars(entries: Sequence[Entry]) -> list[str]:

@@ -140,10 +140,10 @@ def _prefill(events: Sequence[Mapping[str, Any]], first_start: int) -> dict[int,
     return {PREFILL_ROUND: max(times)} if times else {}
 
 
-def _round_event(row: int, number: int, values: Round, start: int, end: int) -> dict[str, Any]:
+def _round_event(row: int, round_number: int, values: Round, start: int, end: int) -> dict[str, Any]:
     args = {name: values[name] for name in ("drafted", "accepted", "emitted") if name in values}
     times = {"ts": start, "dur": end - start}
-    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
+    return {"ph": "X", "name": str(round_number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
 
 
 def read(path: Path) -> str:
@@ -188,11 +188,11 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
             kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
             raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
         starts: dict[int, float] = {}
-        for number, span in by_lane.get(spec.during, []):
-            starts.setdefault(number, span.start)
-        for number, span in by_lane[spec.name]:
-            meanwhile = number in starts and span.start >= starts[number]
-            blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
+        for round_number, span in by_lane.get(spec.during, []):
+            starts.setdefault(round_number, span.start)
+        for round_number, span in by_lane[spec.name]:
+            meanwhile = round_number in starts and span.start >= starts[round_number]
+            blocks.append(Block(spec.name, span.name, round_number, span.start, span.end, meanwhile))
     return blocks
 
 
@@ -224,13 +224,17 @@ def write_timeline(
     """
     record = select_record(spec, records)
     stem = Path(table.experiment) / "timeline"
-    path, stored = folder / stem, (archive or folder) / f"{stem}.json"
+    path, stored_path = folder / stem, (archive or folder) / f"{stem}.json"
     require_no_link(folder, path.parent).mkdir(parents=True, exist_ok=True)
     trace = outputs and outputs / (record.provenance.trace or "")
     if trace and trace.is_file():
         text = excerpt(read(trace), rounds, spec.windows, record.key)
     else:
-        text = read_text(require_no_link(archive or folder, stored), JSON_BYTES) if stored.exists() else "{}"
+        text = (
+            read_text(require_no_link(archive or folder, stored_path), JSON_BYTES)
+            if stored_path.exists()
+            else "{}"
+        )
     if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)

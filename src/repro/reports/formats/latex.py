@@ -92,12 +92,12 @@ def to_latex(page: Page, comments: Sequence[str], width: float | None = None) ->
 
     With `width`, the points of a paper's column, they are upright floats with the best values bold.
     """
-    parts = [part for grid in page.grids for part in _parts(grid, width)]
+    part_grids = [part for grid in page.grids for part in _parts(grid, width)]
     label = f"tab:{page.experiment.replace('/', '-')}"
     body: list[str] = []
-    for i, part in enumerate(parts, 1):
-        title = page.title if len(parts) == 1 else f"{page.title}, part {i} of {len(parts)}"
-        notes = page.notes if i == len(parts) else ()
+    for i, part in enumerate(part_grids, 1):
+        title = page.title if len(part_grids) == 1 else f"{page.title}, part {i} of {len(part_grids)}"
+        notes = page.notes if i == len(part_grids) else ()
         body += _environment(part, breakable(title), label if i == 1 else "", notes, width)
     packages = [name for name, mark in PACKAGE_MARKS.items() if any(mark in line for line in body)]
     comment_lines = [f"% {line}".rstrip() for comment in comments for line in comment.splitlines()]
@@ -107,12 +107,14 @@ def to_latex(page: Page, comments: Sequence[str], width: float | None = None) ->
 def _parts(grid: Grid, width: float | None) -> list[Grid]:
     """The grid, divided by its columns if it is too wide, in a paper also by its rows if it is too high."""
     widest = TURNED_WIDTH if width is None else width / LEAST_LETTER_POINTS
-    parts = grid.divide(lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= widest)
+    part_grids = grid.divide(
+        lambda part: len(part.alignment) <= MOST_COLUMNS and sum(_widths(part)) <= widest
+    )
     if width is None:
-        return parts
+        return part_grids
     rows_per_part = UPRIGHT_HEIGHT - 10
     starts = range(0, max(len(grid.lines), 1), rows_per_part)
-    return [replace(part, lines=part.lines[i : i + rows_per_part]) for part in parts for i in starts]
+    return [replace(part, lines=part.lines[i : i + rows_per_part]) for part in part_grids for i in starts]
 
 
 def _environment(part: Grid, title: str, label: str, notes: Sequence[str], width: float | None) -> list[str]:

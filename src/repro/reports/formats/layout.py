@@ -248,11 +248,13 @@ def compared_words(entry: Entry, column: ColumnSpec) -> str:
     """Our value against the published one: their ratio, or the difference of shares in points."""
     if column.unit not in POINT_UNITS:
         return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
-    ours = entry.number
-    nearest = entry.published.nearest(ours) if entry.published and ours is not None else None
-    if nearest is None or ours is None:
+    our_number = entry.number
+    nearest_value = (
+        entry.published.nearest(our_number) if entry.published and our_number is not None else None
+    )
+    if nearest_value is None or our_number is None:
         return ABSENT
-    difference = ours - nearest
+    difference = our_number - nearest_value
     text = fixed_point(difference, column.digits)
     return f"+{text}" if difference > 0 and float(text) else text
 
@@ -358,10 +360,10 @@ def aside_grid(table: Table) -> Grid:
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:
     value = range_words(aside.published.low, aside.published.high, lambda end: f"{end + 0.0:.10g}")
-    ours = ABSENT
+    our_text = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
-        ours = with_unit(entry_text(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
-    return aside.label, with_unit(value, aside.unit), ours, aside.artifact, aside.note
+        our_text = with_unit(entry_text(aside.ours, aside.column, tuple(MARKS)), aside.column.unit)
+    return aside.label, with_unit(value, aside.unit), our_text, aside.artifact, aside.note
 
 
 SIGNIFICANT_DIGITS = 3

@@ -62,10 +62,10 @@ class _Screen:
         yield Text(self.page.title, style="bold")
         for grid in self.page.grids:
             top_grid = replace(grid, lines=grid.lines[:MOST_ROWS])
-            parts = top_grid.divide(
+            part_grids = top_grid.divide(
                 lambda part: console.measure(_rich(part), options=wide_options).maximum <= options.max_width
             )
-            yield from map(_rich, parts)
+            yield from map(_rich, part_grids)
             if (hidden_rows := len(grid.lines) - MOST_ROWS) > 0:
                 yield Text(f"and {hidden_rows} more rows, in the files", style="dim")
         yield from (Text(line, style="dim") for line in self.page.notes)
@@ -92,13 +92,13 @@ def _rich(grid: Grid) -> RichTable:
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
     """GitHub Markdown: tables of at most `MOST_COLUMNS` columns, notes, BibTeX, how to make other formats."""
     grids = [part for grid in page.grids for part in grid.divide(_fits)]
-    parts = [f"## {_plain_text(page.title)}", *map(_pipes, grids)]
-    parts += ["\n".join(f"- {_plain_text(line)}" for line in page.notes)]
-    parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
+    paragraphs = [f"## {_plain_text(page.title)}", *map(_pipes, grids)]
+    paragraphs += ["\n".join(f"- {_plain_text(line)}" for line in page.notes)]
+    paragraphs += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
     if page.made_by_table:
         command = f"repro table {page.experiment} --results FOLDER --format tex pdf bib --out paper"
-        parts += [f"LaTeX, PDF and BibTeX: `{command}`, with the folder of results that this lies in."]
-    return "\n\n".join(parts) + "\n"
+        paragraphs += [f"LaTeX, PDF and BibTeX: `{command}`, with the folder of results that this lies in."]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _fits(grid: Grid) -> bool:
@@ -130,7 +130,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
-LINK = re.compile(r"\][(\[:]|&#?\w+;")
+LINK_PATTERN = re.compile(r"\][(\[:]|&#?\w+;")
 """What makes brackets a link or a link's place; a character may also be written by its number."""
 
 
@@ -141,9 +141,9 @@ def _plain_text(text: str) -> str:
     """
     line = " ".join(text.splitlines())
     # Brackets alone are an interval; what follows makes them a link, or the place that links lead to.
-    special_characters = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
-    parts = CODE_SPAN.split(line)  # text, code, text, code, ...
-    escaped = [_escape(part, "|" if i % 2 else special_characters) for i, part in enumerate(parts)]
+    special_characters = "\\|*<>[]!&" if LINK_PATTERN.search(line) else "\\|*<>"
+    spans = CODE_SPAN.split(line)  # text, code, text, code, ...
+    escaped = [_escape(part, "|" if i % 2 else special_characters) for i, part in enumerate(spans)]
     return "".join(escaped)
 
 

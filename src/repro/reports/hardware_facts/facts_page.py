@@ -101,12 +101,20 @@ def draw(spec: FactsSpec, facts: Sequence[Statement], format: str = "png") -> by
 
 def _line(fact: Statement) -> tuple[str, ...]:
     number = _number(fact)
-    published = with_unit(ends(number.low, number.high), fact.unit) if number else str(fact.published)
-    ours = fact.ours
-    if isinstance(ours, float):
-        ours = with_unit(f"{ours:.3g}", fact.unit) + signs(fact.marks)
+    published_text = with_unit(ends(number.low, number.high), fact.unit) if number else str(fact.published)
+    our_text = fact.ours
+    if isinstance(our_text, float):
+        our_text = with_unit(f"{our_text:.3g}", fact.unit) + signs(fact.marks)
     ratio = "" if fact.ratio is None else f"{fact.ratio:.2f}"
-    cells = (fact.spec.fact, f"sec. {fact.section}", published, ours, ratio, fact.basis, _remark(fact))
+    cells = (
+        fact.spec.fact,
+        f"sec. {fact.section}",
+        published_text,
+        our_text,
+        ratio,
+        fact.basis,
+        _remark(fact),
+    )
     return tuple(cell or ABSENT for cell in cells)
 
 

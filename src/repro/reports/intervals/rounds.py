@@ -229,12 +229,12 @@ def _by_round(lines: Sequence[Round]) -> dict[str, list[Sums]]:
 
 def _generation(by_prompt: Mapping[str, Sums], by_answer: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
     share = 1 / len(by_prompt)  # so that the sums below add up to one
-    parts = {prompt: {**sums, "share": share} for prompt, sums in by_prompt.items()}
+    sums_by_prompt = {prompt: {**sums, "share": share} for prompt, sums in by_prompt.items()}
     pairs = {
         **GENERATION_RATIOS,
         **{name: (numerator, "share") for name, numerator in GENERATION_SUMS.items()},
     }
-    figures = _ratios(parts, pairs)
+    figures = _ratios(sums_by_prompt, pairs)
     for prompt, rounds in by_answer.items():
         parts_of_rounds = [{**sums, "share": share / len(rounds)} for sums in rounds]
         for name, (numerator, denominator) in pairs.items():

@@ -68,8 +68,8 @@ class PublishedCell:
     @property
     def conditions(self) -> dict[str, str]:
         """The parts of the condition that have the form `key=value`."""
-        parts = (part.partition("=") for part in self.condition.split("; "))
-        return {key: value for key, equals, value in parts if equals}
+        pairs = (part.partition("=") for part in self.condition.split("; "))
+        return {key: value for key, equals, value in pairs if equals}
 
 
 COLUMNS = tuple(f.name for f in fields(PublishedCell) if f.name not in ("determined", "contradicted"))
@@ -89,8 +89,8 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
     conf_dirs = conf_folders() if folders is None else folders
     cells = merge_entries(conf_dirs, "reference/cells*.csv", read_cells, "published cell")
     folder = conf_dirs[0] / "reference"
-    for name, why in _remarks(folder / "determined.csv", "why").items():
-        cells[name] = replace(find(cells, name), determined=why)
+    for name, remark in _remarks(folder / "determined.csv", "why").items():
+        cells[name] = replace(find(cells, name), determined=remark)
     for name, proof in _remarks(folder / "contradictions.csv", "proof").items():
         cells[name] = replace(find(cells, name), contradicted=proof)
     return cells
@@ -108,13 +108,13 @@ def _remarks(path: Path, field: str) -> dict[str, str]:
 
 def read_cells(path: Path) -> dict[str, PublishedCell]:
     """The published values of a file; errors as `load_cells`."""
-    stat = path.stat()
-    return dict(_read_cells(path, stat.st_mtime_ns, stat.st_size))
+    file_stat = path.stat()
+    return dict(_read_cells(path, file_stat.st_mtime_ns, file_stat.st_size))
 
 
 @cache
-def _read_cells(path: Path, changed_ns: int, size: int) -> dict[str, PublishedCell]:
-    """The values of a file; `changed` and `size` are part of the cache key."""
+def _read_cells(path: Path, changed_ns: int, file_size: int) -> dict[str, PublishedCell]:
+    """The values of a file; `changed` and `file_size` are part of the cache key."""
     columns = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}
     with csv_reader(path) as reader:

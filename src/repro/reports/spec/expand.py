@@ -94,8 +94,8 @@ class _Expansion:
         settings = self.settings
         columns = [
             column
-            for number, entry in enumerate(settings.columns)
-            for column in self._columns(entry, f"{self.where}, columns.{number}")
+            for column_number, entry in enumerate(settings.columns)
+            for column in self._columns(entry, f"{self.where}, columns.{column_number}")
         ]
         if settings.rows.least:
             load_metrics().find(settings.rows.least)

@@ -53,7 +53,7 @@ class ExperimentGrid:
             return cls(axes)
         if not isinstance(cells, list) or not all(isinstance(part, Mapping) and part for part in cells):
             raise InputError(f"{where}, cells: {cells!r} must be a list of settings, such as {{method: sp}}")
-        parts = []
+        grids = []
         for part in cells:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
@@ -63,8 +63,8 @@ class ExperimentGrid:
                     raise InputError(f"{where}, cells: {GUARD}{name}: {unknown('axis', name, axes)}")
             if empty_names := [name for name, values in part.items() if values == []]:
                 raise InputError(f"{where}, cells: there is no value of {empty_names[0]}")
-            parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
-        return cls(axes, tuple(parts))
+            grids.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
+        return cls(axes, tuple(grids))
 
     @property
     def params(self) -> dict[str, str]:

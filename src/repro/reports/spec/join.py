@@ -58,8 +58,8 @@ def published_ids(
     printed_texts = {name: published[name].unique() for name in JOIN_FIELDS}
     accepted = pd.DataFrame(
         [
-            (number, *texts)
-            for number, entry in enumerate(entries)
+            (entry_number, *texts)
+            for entry_number, entry in enumerate(entries)
             for texts in product(
                 *(_fitting_texts(entry.texts, name, printed_texts[name]) for name in JOIN_FIELDS)
             )
@@ -76,14 +76,14 @@ def published_ids(
         is_preferred = pd.Series(has_text, matches.index, dtype=bool)
         matches = matches[is_preferred | ~is_preferred.groupby(matches["entry"]).transform("any")]
     ids = matches.groupby("entry")["id"].agg(list).to_dict()
-    for number, names in ids.items():
+    for entry_number, names in ids.items():
         if len(names) > 1:
-            row, column = entries[number][:2]
+            row, column = entries[entry_number][:2]
             raise InputError(
                 f"{where}: {row}, column {column!r}, fits several published values: {', '.join(names)}; say "
                 "more under `paper`"
             )
-    return [ids[number][0] if number in ids else None for number in range(len(entries))]
+    return [ids[entry_number][0] if entry_number in ids else None for entry_number in range(len(entries))]
 
 
 def coordinates(names: DisplayNames, paper: str, labels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -109,8 +109,8 @@ def _fits(entry: EntryCoordinates, unit: str, condition: str) -> bool:
     """Whether a unit can be the entry's, and a condition has all its parts; `-part` must not be in it."""
     if entry.unit is not None and factor(unit, entry.unit) is None:
         return False
-    parts = condition.split("; ")
+    conditions = condition.split("; ")
     return all(
-        (part[1:] not in parts) if part.startswith("-") else (part in parts)
+        (part[1:] not in conditions) if part.startswith("-") else (part in conditions)
         for part in entry.texts.get(CONDITION, ())
     )

@@ -440,8 +440,8 @@ def read_section(section: Mapping[str, Any], where: str) -> TableSettings:
     if isinstance(columns, list):
         entries = [entry for part in columns for entry in (part if isinstance(part, list) else [part])]
         columns = [{"metric": entry} if isinstance(entry, str) else entry for entry in entries]
-        for number, column in enumerate(columns):
-            require_present(column, WITHDRAWN_COLUMN_KEYS, f"{where}, columns.{number}")
+        for column_number, column in enumerate(columns):
+            require_present(column, WITHDRAWN_COLUMN_KEYS, f"{where}, columns.{column_number}")
     return typed(TableSettings, {**content, "rows": rows, "columns": columns}, where)
 
 

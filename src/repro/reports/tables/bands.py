@@ -27,7 +27,7 @@ DRAWS_PATH = Path("validation") / "bands" / "draws.csv"
 DRAW_COLUMNS = (*ID_COLUMNS, "drawn")
 """The figure on each drawn machine, in the order of the draws."""
 
-MANY = 40
+MANY_DRAWS = 40
 """Draws from which on 2.5% of them are one."""
 
 FigureId = tuple[str, str, str]
@@ -80,21 +80,21 @@ def read_draws(root: Path) -> dict[FigureId, tuple[float, ...]]:
 def draw_counts(root: Path) -> dict[str, int]:
     """How many machines were drawn for the bands of each table; errors as `read_bands`."""
     lines = _lines(root / BANDS_PATH, ("draws",)).items()
-    return {figure[0]: int(_number(root / BANDS_PATH, figure, count)) for figure, (count,) in lines}
+    return {figure[0]: int(_number(root / BANDS_PATH, figure, column)) for figure, (column,) in lines}
 
 
 def band_range(figures: Array | Sequence[float], value: float) -> Ends:
-    """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all.
+    """The range that 95% of many draws leave; of fewer than `MANY_DRAWS` the least and the most of all.
 
     It has `value`, the figure on the machine as it is, which is one of the machines.
     """
-    low, high = np.quantile(figures, (0.025, 0.975) if len(figures) >= MANY else (0.0, 1.0))
+    low, high = np.quantile(figures, (0.025, 0.975) if len(figures) >= MANY_DRAWS else (0.0, 1.0))
     return min(float(low), value), max(float(high), value)
 
 
 def draws_words(draws: int) -> str:
     """What a band over so many draws is."""
-    return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
+    return f"95% of {draws} draws" if draws >= MANY_DRAWS else f"the range over {draws} draws, run in full"
 
 
 def _lines(path: Path, columns: tuple[str, ...]) -> dict[FigureId, tuple[str, ...]]:

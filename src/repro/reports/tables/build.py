@@ -225,13 +225,13 @@ class _Builder:
             note = f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}"
             self.footnotes[note] = None
             return entry
-        ours = values if values is None or isinstance(values, str) else float(values[0])
-        if values is None or (isinstance(ours, float) and not math.isfinite(ours)):
+        our_value = values if values is None or isinstance(values, str) else float(values[0])
+        if values is None or (isinstance(our_value, float) and not math.isfinite(our_value)):
             return entry
         spread: Spread | None = None if isinstance(values, str) else ends(values[1:])
         if spread is None and len(records) == 1 and column.value and not column.baseline:
             spread = _scale(recorded_uncertainty(records[0]).get(column.value), column.scale)
-        entry = replace(entry, ours=ours)
+        entry = replace(entry, ours=our_value)
         marks = reservations(column, records, baseline, entry, self.older, self.outside)
         if entry.published and find(self.cells, entry.published.id).determined:
             marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
@@ -327,14 +327,14 @@ class _Builder:
         cell = find(self.cells, aside.id)
         column = next((c for c in self.spec.columns if c.key == aside.column), None)
         row = next((r for r in rows if r.id == aside.row), None)
-        ours = row.entries[self.spec.columns.index(column)] if row and column else None
+        our_entry = row.entries[self.spec.columns.index(column)] if row and column else None
         return Aside(
             label=aside.label or f"{cell.system}, {cell.metric.replace('_', ' ')}",
             published=Published(aside.id, cell.value_low, cell.value_high),
             unit=cell.unit,
             artifact=f"{cell.paper}, {cell.artifact}",
             note=aside.note,
-            ours=ours,
+            ours=our_entry,
             column=column,
         )
 
@@ -386,8 +386,10 @@ PREFILL_PREFIXES = ("prefill_", "ttft")
 def _leaves_ranges(phases: Collection[str], column: ColumnSpec) -> bool:
     """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
     names = [name for name in (column.value, column.total, column.per) if name]
-    parts = {"prefill": DECODING_PREFIXES, "decode": PREFILL_PREFIXES}
-    return any(not all(name.startswith(parts[text.partition(" ")[0]]) for name in names) for text in phases)
+    other_prefixes = {"prefill": DECODING_PREFIXES, "decode": PREFILL_PREFIXES}
+    return any(
+        not all(name.startswith(other_prefixes[text.partition(" ")[0]]) for name in names) for text in phases
+    )
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:

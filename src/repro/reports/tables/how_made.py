@@ -180,18 +180,20 @@ def amounts(records: Sequence[Record]) -> str:
     """Number of cells, and prompts, rows or requests and decoded tokens of a cell; "" without records."""
     if not records:
         return ""
-    parts = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
+    phrases = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}"]
     results = [record for record in records if record.done]
     for name, noun in {**COUNT_NAMES, "decode_tokens": "decoded tokens"}.items():
         counts = [value for r in results if isinstance(value := r.values.get(name), int)]
         if counts:
-            parts.append(f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {noun} a cell")
+            phrases.append(
+                f"{' to '.join(dict.fromkeys(map(str, (min(counts), max(counts)))))} {noun} a cell"
+            )
     texts = {
         str(r.provenance.config.get("prompts")) for r in results if not r.values.keys() & COUNT_NAMES.keys()
     }
     if len(texts) == 1 and texts != {"None"}:
-        parts.append(f"{texts.pop()} texts a cell")
-    return f"n: {', '.join(parts)}."
+        phrases.append(f"{texts.pop()} texts a cell")
+    return f"n: {', '.join(phrases)}."
 
 
 def notes_of(records: Sequence[Record]) -> list[str]:
@@ -268,12 +270,12 @@ def uncounted_parts(figures: Iterable[tuple[ColumnSpec, Record]]) -> str:
 def _parts(record: Record) -> dict[str, float]:
     """Mean seconds and joules of each part of a record's requests that its values tell."""
     numbers = {name: float(v) for name, v in record.values.items() if isinstance(v, (int, float))}
-    count, parts = numbers.get("prompts") or 0.0, {}
+    count, amounts_by_part = numbers.get("prompts") or 0.0, {}
     if count and {"ttft", "prefill_seconds", "decode_seconds"} <= numbers.keys():
-        parts[FIRST_TOKEN] = numbers["ttft"]
-        parts[DRAFT_PROMPT] = numbers["prefill_seconds"] / count - numbers["ttft"]
-        parts[DECODING] = numbers["decode_seconds"] / count
+        amounts_by_part[FIRST_TOKEN] = numbers["ttft"]
+        amounts_by_part[DRAFT_PROMPT] = numbers["prefill_seconds"] / count - numbers["ttft"]
+        amounts_by_part[DECODING] = numbers["decode_seconds"] / count
     if count and {"prefill_joules", "decode_joules"} <= numbers.keys():
-        parts[PROMPT_JOULES] = numbers["prefill_joules"] / count
-        parts[DECODE_JOULES] = numbers["decode_joules"] / count
-    return parts
+        amounts_by_part[PROMPT_JOULES] = numbers["prefill_joules"] / count
+        amounts_by_part[DECODE_JOULES] = numbers["decode_joules"] / count
+    return amounts_by_part

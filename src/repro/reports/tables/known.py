@@ -82,9 +82,11 @@ def needs(record: Record) -> str:
     models = [
         str(config[role]["name"]) for role in inputs if role != "target" and _is_model(config.get(role))
     ]
-    parts = [text for name, text in INPUT_WORDS.items() if name in inputs]
+    needed_texts = [text for name, text in INPUT_WORDS.items() if name in inputs]
     return (
-        ", ".join([*models, *parts, *(text for name, text in GRAPH_WORDS.items() if name in record.values)])
+        ", ".join(
+            [*models, *needed_texts, *(text for name, text in GRAPH_WORDS.items() if name in record.values)]
+        )
         or "nothing"
     )
 

@@ -70,8 +70,10 @@ def quality(
     if judged.answers:
         for line, scores_of_line in zip(answers, judged.answers, strict=True):
             line |= scores_of_line
-        if cut := sum(map(is_cut, generations)):
-            notes = [f"{cut} of {len(answers)} answers were cut at max_tokens and are scored as they stand"]
+        if cut_count := sum(map(is_cut, generations)):
+            notes = [
+                f"{cut_count} of {len(answers)} answers were cut at max_tokens and are scored as they stand"
+            ]
     return Quality(values | dict(judged.values), judged.uncertainty, answers, notes)
 
 
@@ -124,7 +126,7 @@ def require_lossless(generations: Sequence[Generation], texts: Sequence[GreedyTe
     Raises:
         NotLosslessError: an answer diverges where there is no tie.
     """
-    ties = 0
+    tie_count = 0
     for answer, text in zip(generations, texts, strict=True):
         reference = answer_of(text, answer.request)
         departure = divergence(answer.tokens, reference, text.rows.__getitem__, dtype)
@@ -133,8 +135,8 @@ def require_lossless(generations: Sequence[Generation], texts: Sequence[GreedyTe
                 f"answer {answer.request.id} leaves the target's own text at token {departure.position}, "
                 f"where the target prefers its own token by {departure.margin:.3g} in logits ({dtype})"
             )
-        ties += departure is not None
-    return ties
+        tie_count += departure is not None
+    return tie_count
 
 
 def lines(

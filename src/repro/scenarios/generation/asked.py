@@ -139,10 +139,10 @@ class GenerationCell(Scenario):
         for role, place in self.places.items():
             processors = {place.on or machine.main, place.head, *self.method.computes_on(role)}
             arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(processors & machine.processors.keys()):
-                if arithmetic not in (rates := machine.processors[on].peak):
+            for processor in sorted(processors & machine.processors.keys()):
+                if arithmetic not in (rates := machine.processors[processor].peak):
                     raise InputError(
-                        f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
+                        f"{processor} of {machine.name} has no rate for {arithmetic}, in which the {role} "
                         f"{self.models[role].name} computes, and method {self.name} runs it there; choose a "
                         f"model@{role} of another format, or {role}.precision={' or '.join(rates)}"
                     )
@@ -472,7 +472,9 @@ class GenerationCell(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
+                Engine(
+                    role, device, model.model_cost, NoNetwork(), place, token_count=self.tokens(role)
+                ).reserve()
         finally:
             device.close()
 
@@ -488,8 +490,11 @@ class GenerationCell(Scenario):
 
     def tokens(self, role: str) -> int:
         """Capacity of a model's key-value cache in tokens."""
-        prompt, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
-        return prompt + answer + max(TREE_ROOM, self.method.look_ahead(role, answer))
+        prompt_length, answer_length = (
+            max(len(r.prompt) for r in self.requests),
+            int(self.config["max_tokens"]),
+        )
+        return prompt_length + answer_length + max(TREE_ROOM, self.method.look_ahead(role, answer_length))
 
     def open_device(self) -> Device:
         """Create a device from the device file and the engine."""

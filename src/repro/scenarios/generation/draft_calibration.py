@@ -193,10 +193,12 @@ def head_match(names: Sequence[object]) -> HeadMatch:
 
 def _heads_of(names: Sequence[str]) -> FittedHeads:
     """The heads that have a pair of published acceptance lengths."""
-    published = load_cells()
-    cells = [find(published, name) for name in names]
+    published_cells = load_cells()
+    cells = [find(published_cells, name) for name in names]
     lengths = {
-        c.id for c in published.values() if c.metric == ACCEPTANCE and c.conditions.get("width", "").isdigit()
+        c.id
+        for c in published_cells.values()
+        if c.metric == ACCEPTANCE and c.conditions.get("width", "").isdigit()
     }
     for cell in cells:
         if cell.id not in lengths:

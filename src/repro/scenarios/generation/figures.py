@@ -39,7 +39,7 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         flash_busy: share of decode time in which flash was read.
     """
     windows = decode_windows(generations)
-    tokens = sum(len(g.tokens) - 1 for g in generations)
+    token_count = sum(len(g.tokens) - 1 for g in generations)
     seconds = sum(end - start for start, end in windows)
     joules = [trace.joules(*window) for window in windows]
     decode_joules = None if None in joules else sum(j for j in joules if j is not None)
@@ -50,10 +50,10 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     prefill_joules = [trace.joules(g.arrived, g.prefilled) for g in generations]
     busiest_seconds = max(sum(trace.busy(on, *window) for window in prefill_windows) for on in PROCESSORS)
     return {
-        "decode_tokens": tokens,
+        "decode_tokens": token_count,
         "decode_seconds": seconds,
-        "decode_tokens_per_s": tokens / seconds if seconds else None,
-        "time_per_token": seconds / tokens if tokens else None,
+        "decode_tokens_per_s": token_count / seconds if seconds else None,
+        "time_per_token": seconds / token_count if token_count else None,
         "ttft": fmean(g.first - g.arrived for g in generations),
         "latency": fmean(g.ended - g.arrived for g in generations),
         "prefill_tokens_per_s": prompt_tokens / prefill_seconds if prefill_seconds else None,
@@ -61,8 +61,10 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         "prefill_bubbles": 1 - busiest_seconds / prefill_seconds if prefill_seconds else None,
         "prefill_seconds": sum(g.prefilled - g.arrived for g in generations),
         "decode_joules": decode_joules,
-        "joules_per_token": decode_joules / tokens if tokens and decode_joules is not None else None,
-        "flash_bytes_per_token": read_bytes / tokens if tokens else None,
+        "joules_per_token": decode_joules / token_count
+        if token_count and decode_joules is not None
+        else None,
+        "flash_bytes_per_token": read_bytes / token_count if token_count else None,
         "flash_busy": sum(trace.busy(FLASH, *w) for w in windows) / seconds if seconds else None,
     }
 
@@ -101,8 +103,8 @@ def calls(generations: Sequence[Generation], has_verifier: bool = True) -> dict[
         verification_width: tokens per verification, the root included.
     """
     rounds = [r for g in generations for r in g.rounds if has_verifier and r.rows]
-    width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
-    return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
+    mean_width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
+    return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": mean_width}
 
 
 def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
@@ -120,18 +122,18 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
     rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]
     if not rounds:
         return {}
-    errors = sum(r.accepted < r.reach for r in rounds)
-    drafted_tokens = sum(r.drafted for r in rounds)
-    possible = sum(r.possible for r in rounds if r.possible is not None)
+    error_count = sum(r.accepted < r.reach for r in rounds)
+    drafted_count = sum(r.drafted for r in rounds)
+    possible_count = sum(r.possible for r in rounds if r.possible is not None)
     values: dict[str, Scalar] = {
-        "drafted_per_call": drafted_tokens / len(rounds),
-        "error_rate": errors / len(rounds),
-        "calls_per_error": len(rounds) / errors if errors else None,
-        "drafted_per_error": drafted_tokens / errors if errors else None,
-        "useless_calls": len(rounds) - errors,
+        "drafted_per_call": drafted_count / len(rounds),
+        "error_rate": error_count / len(rounds),
+        "calls_per_error": len(rounds) / error_count if error_count else None,
+        "drafted_per_error": drafted_count / error_count if error_count else None,
+        "useless_calls": len(rounds) - error_count,
     }
-    if possible:
-        values["retention"] = sum(r.accepted for r in rounds) / possible
+    if possible_count:
+        values["retention"] = sum(r.accepted for r in rounds) / possible_count
     return values
 
 
@@ -215,10 +217,10 @@ def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Sca
         target_projection: time for all tokens of the tree.
         target_wasted: the part spent on tokens outside the accepted path (LEVER Table 2).
     """
-    rounds = sum(bool(r.rows) for g in generations for r in g.rounds)
+    round_count = sum(bool(r.rows) for g in generations for r in g.rounds)
     sums = _projection_sums(generations, trace)
     names = {"target_projection": "projecting_seconds", "target_wasted": "wasted_seconds"}
-    return {name: sums[sum_] / rounds for name, sum_ in names.items()} if rounds else {}
+    return {name: sums[sum_] / round_count for name, sum_ in names.items()} if round_count else {}
 
 
 def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:
@@ -226,9 +228,9 @@ def _projection_sums(generations: Sequence[Generation], trace: Trace) -> dict[st
     projecting, wasted = [], []
     for r in (r for g in generations for r in g.rounds if r.rows):
         heads = [s for s in trace.within(r.start, r.end) if s.kind == "head" and s.name == "target head"]
-        rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
+        row_count, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
         projecting.append(seconds)
-        wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / rows) if rows else 0.0)
+        wasted.append(seconds * max(0.0, 1 - (r.accepted + 1) / row_count) if row_count else 0.0)
     return {"projecting_seconds": fsum(projecting), "wasted_seconds": fsum(wasted)}
 
 

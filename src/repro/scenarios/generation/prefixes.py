@@ -107,24 +107,24 @@ def texts_after(cell: GenerationCell, prefixes: Prefixes, progress: Progress) ->
     Rows along a computed text go to the model's cache, if the cell looks rows up.
     """
     model, prompts = prefixes.model, [request.prefix for request in prefixes.requests]
-    tokens = int(cell.config["max_tokens"]) + own_text.BEYOND
+    token_count = int(cell.config["max_tokens"]) + own_text.BEYOND
     with ExitStack() as stack:
         root = memory_root() if cell.config["memo"] else stack.enter_context(forgetting())
         store = stack.enter_context(closing(model.texts(root)))
         transfer.fill_texts(store, model.outputs_key())
         memo = stack.enter_context(closing(model.memo(root))) if remembers(cell) else None
 
-        def compute(prompts: Sequence[Prefix], tokens: int, report: Report) -> list[GreedyText]:
-            texts = model.compute_texts(prompts, tokens, report)
+        def compute(prompts: Sequence[Prefix], token_count: int, report: Report) -> list[GreedyText]:
+            texts = model.compute_texts(prompts, token_count, report)
             if memo and not cell.target.encoder_decoder:
                 for text in texts:
                     memo.put([context.digest for context in text.contexts()], text.rows)
             return texts
 
         def report(done: int) -> None:
-            progress(prefixes.stage, done, tokens * len(prompts))
+            progress(prefixes.stage, done, token_count * len(prompts))
 
-        return own_text.own_texts(store, compute, prompts, tokens, report)
+        return own_text.own_texts(store, compute, prompts, token_count, report)
 
 
 def _calibrate(cell: GenerationCell, texts: Sequence[GreedyText], progress: Progress) -> Calibrated | None:

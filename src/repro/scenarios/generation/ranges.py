@@ -43,9 +43,9 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
         return record.provenance.extrapolated
     layer_sizes = {role: _layer_mb(cell, role) for role in cell.places}
     ranges: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for phase, processor, role, rows in _passes(cell, record, rounds(record.key)):
+    for phase, processor, role, row_count in _passes(cell, record, rounds(record.key)):
         values = ranges.setdefault((phase, processor), {"rows": [], "layer_mb": []})
-        values["rows"].append(rows)
+        values["rows"].append(row_count)
         values["layer_mb"].append(layer_sizes[role])
     return tuple(
         f"{phase} on {processor}: {sentence}"
@@ -66,16 +66,16 @@ def _passes(cell: GenerationCell, record: Record, rounds: Iterable[Round]) -> It
     values = record.values
     verifier = "target" if "target" in cell.places else "draft"
     prefill = float(values.get("prefill_seconds") or 0)
-    tokens = float(values.get("prefill_tokens_per_s") or 0) * prefill
-    prompt_rows = round(tokens / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
+    token_count = float(values.get("prefill_tokens_per_s") or 0) * prefill
+    prompt_rows = round(token_count / float(values.get("prompts") or 1), 3)  # both are stored in ten digits
     for role in cell.places if prompt_rows else ():
         for processor in _processors(cell, role, has_several_rows=True):
             yield "prefill", processor, role, cell.method.prefill_rows(prompt_rows)
     widths = {int(line["rows"] or 0) for line in rounds if line.get("rows")}
     draft_passes = [(role, 1) for role in cell.places if role != verifier and values.get("draft_seconds")]
-    for role, rows in (*draft_passes, *((verifier, rows) for rows in widths)):
-        for processor in _processors(cell, role, has_several_rows=rows > 1):
-            yield "decode", processor, role, rows
+    for role, row_count in (*draft_passes, *((verifier, row_count) for row_count in widths)):
+        for processor in _processors(cell, role, has_several_rows=row_count > 1):
+            yield "decode", processor, role, row_count
 
 
 def _processors(cell: GenerationCell, role: str, has_several_rows: bool) -> set[str]:

@@ -142,11 +142,13 @@ def _compare_cell(cell: GenerationCell, prepared: PreparedRows) -> int:
     return sum(network.compared for network in networks)
 
 
-def _recompute(cell: GenerationCell, greedy_text: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
+def _recompute(
+    cell: GenerationCell, greedy_text: GreedyText, token_count: int, bound: float
+) -> ComparedNetwork:
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `RealPasses`."""
     network = ComparedNetwork(cell.target.network(), "target", {OWN_TEXT: along(greedy_text)}, bound)
     network.start(greedy_text.prompt)
-    rows_of(network, greedy_text.contexts()[:tokens])
+    rows_of(network, greedy_text.contexts()[:token_count])
     return network
 
 
@@ -161,18 +163,20 @@ class ComputedRow(NamedTuple):
 class ComparedNetwork:
     """A network whose rows must be the stored ones, where there are any."""
 
-    def __init__(self, network: Network, role: str, stored: Mapping[str, StoredRow], bound: float) -> None:
+    def __init__(
+        self, network: Network, role: str, stored_rows: Mapping[str, StoredRow], bound: float
+    ) -> None:
         """Compare a network's rows.
 
         Args:
             network: computes them.
             role: the model's role (`target`, `draft`), for the error.
-            stored: the stored rows, by what they are, for the error.
+            stored_rows: the stored rows, by what they are, for the error.
             bound: the largest difference of log-probabilities that rounding explains.
         """
         self._network = network
         self._role = role
-        self._stored = stored
+        self._stored = stored_rows
         self._bind_table = bound
         self._text: Prefix | None = None
         self._rows: list[ComputedRow] = []

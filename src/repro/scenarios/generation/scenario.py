@@ -205,9 +205,9 @@ def _timeline(
 def shown_until(generations: Sequence[Generation], trace: Trace, limit: int = MOST_OPS) -> tuple[float, int]:
     """When a timeline ends, and how many requests it shows: as many as `most` ops allow, at least one."""
     starts = sorted(span.start for span in trace)
-    for count, generation in enumerate(generations[1:], 1):
+    for done_count, generation in enumerate(generations[1:], 1):
         if bisect_left(starts, generation.ended) > limit:
-            return generations[count - 1].ended, count
+            return generations[done_count - 1].ended, done_count
     return inf, len(generations)
 
 
@@ -268,7 +268,9 @@ def pass_forms(device: Device, sessions: Mapping[str, Session]) -> Iterator[str]
 
 def _ends(tokenizer: CheckpointTokenizer) -> dict[str, str]:
     """The ids that end an answer, each with its token and what names it."""
-    tokens = {number: token for token, number in tokenizer.vocabulary.items() if number in tokenizer.ends}
+    tokens = {
+        token_id: token for token, token_id in tokenizer.vocabulary.items() if token_id in tokenizer.ends
+    }
     return {str(end): f"{tokens.get(end)} ({', '.join(sources)})" for end, sources in tokenizer.ends.items()}
 
 
@@ -279,10 +281,10 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
         name = cell.target.config.name
         yield f"{name}: its {settings}, which transformers' generate would use and this run does not"
     limit, lengths = cell.config["prompt_tokens"], [len(request.prompt) for request in cell.requests]
-    if limit and (shorter := sum(length < limit for length in lengths)):
+    if limit and (short_count := sum(length < limit for length in lengths)):
         yield (
-            f"{shorter} of {len(lengths)} prompts are shorter than prompt_tokens={limit}, which only cuts: "
-            f"they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
+            f"{short_count} of {len(lengths)} prompts are shorter than prompt_tokens={limit}, which only "
+            f"cuts: they have {min(lengths)} to {max(lengths)} tokens, {round(fmean(lengths))} on average"
         )
     if cell.cell.stand_in:
         yield cell.cell.stand_in

@@ -93,10 +93,10 @@ def _integrate_power(trace: Trace, moments: Array) -> Array:
 def _of_reads(sessions: Mapping[str, Session], trace: Trace) -> Iterator[str]:
     """Each streamed layer of the target is read once a pass, and at most once more, ahead of the next."""
     reads = Counter(s.name for s in trace if s.on == FLASH and STREAMED_LOAD.fullmatch(s.name))
-    passes = len(sessions["target"].passes) if "target" in sessions else 0
-    for name, count in reads.items():
-        if not passes <= count <= passes + 1:
-            yield f"{name}: {count} reads in {passes} passes, in which it is read once each"
+    pass_count = len(sessions["target"].passes) if "target" in sessions else 0
+    for name, read_count in reads.items():
+        if not pass_count <= read_count <= pass_count + 1:
+            yield f"{name}: {read_count} reads in {pass_count} passes, in which it is read once each"
 
 
 def _of_rates(device: EmulatedDevice) -> Iterator[str]:

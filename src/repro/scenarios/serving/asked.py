@@ -252,8 +252,8 @@ def read_model(name: str) -> ModelConfig:
     if not path.is_file():
         raise InputError(unknown("model", name, [file.stem for file in folder.glob("*.yaml")]))
     content: dict[str, Any] = parse_yaml(OWN_OR_PATTERN.sub(r"\1", read_yaml(path)), str(path))
-    parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
-    choices = {group: choice for part in parts for group, choice in part.items()}
+    defaults = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
+    choices = {group: choice for part in defaults for group, choice in part.items()}
     contents = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in choices.items()}
     return ModelConfig.parse({"checkpoint": None, "shape": None} | contents | content)
 
@@ -377,8 +377,8 @@ class _Repeating:
 
 def beginning(prompts: Sequence[Prompt], text: Tokenizer) -> int:
     """Length in tokens of the common prefix, cut back to the end of a line."""
-    count = common(c.context for prompt in prompts for c in prompt.continuations)
+    shared_length = common(c.context for prompt in prompts for c in prompt.continuations)
     context = prompts[0].continuations[0].context
-    while count and "\n" not in text.decode(context[count - 1 : count]):
-        count -= 1
-    return count
+    while shared_length and "\n" not in text.decode(context[shared_length - 1 : shared_length]):
+        shared_length -= 1
+    return shared_length

@@ -112,7 +112,9 @@ class ServingScenario(ServingCell):
     def find(self, progress: Progress) -> Findings:
         """Serve all requests."""
         device = EmulatedDevice(self.cell.machine())
-        requests = [self._request(number, arrival) for number, arrival in enumerate(self.arrivals)]
+        requests = [
+            self._request(request_number, arrival) for request_number, arrival in enumerate(self.arrivals)
+        ]
         longest_request = max(len(request.prompt) + request.answer for request in requests)
         lengths = (*PROMPT_LENGTHS, *([longest_request] if longest_request > PROMPT_LENGTHS[-1] else []))
         profile = profile_of(self.system, device, lengths)
@@ -139,8 +141,12 @@ class ServingScenario(ServingCell):
             "extra_memory": system.weights / full_bytes - 1.0,
         }
 
-    def _request(self, number: int, arrival: Arrival) -> ServiceRequest:
-        app, answer, name = arrival.app, self.trace.answer, f"{arrival.app.name}/{arrival.row}/{number}"
+    def _request(self, request_number: int, arrival: Arrival) -> ServiceRequest:
+        app, answer, name = (
+            arrival.app,
+            self.trace.answer,
+            f"{arrival.app.name}/{arrival.row}/{request_number}",
+        )
         shares = {objective: getattr(app, objective) for objective in ("ttft", "tpot", "time", "energy")}
         slo = LatencySlo(**shares) if any(share is not None for share in shares.values()) else DEFAULT_SLO
         if app.tokens:
@@ -156,15 +162,17 @@ class ServingScenario(ServingCell):
         guard = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
         op_seconds: dict[tuple[Op, ...], Spent] = {}
         level: float | None = None
-        for number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
-            if not number % 20:
-                progress("deciding", number, len(requests))
+        for request_number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
+            if not request_number % 20:
+                progress("deciding", request_number, len(requests))
             ops = self._deciding(guard.decider, request, device.main)
-            deciding = op_seconds.get(ops) or op_seconds.setdefault(ops, device.play(run_ops(device, ops)))
-            decision, fell_back = self._decide(guard, request, level, deciding)
+            decision_cost = op_seconds.get(ops) or op_seconds.setdefault(
+                ops, device.play(run_ops(device, ops))
+            )
+            decision, fell_back = self._decide(guard, request, level, decision_cost)
             tokens = request.read(decision.prompt)
             costs, first_token_costs = (
-                profile.costs(decision.model, tokens, answer, level, deciding)
+                profile.costs(decision.model, tokens, answer, level, decision_cost)
                 for answer in (request.answer, 1)
             )
             full_model_costs = profile.whole(len(request.prompt), request.answer)
@@ -175,7 +183,7 @@ class ServingScenario(ServingCell):
                 request,
                 decision,
                 fell_back,
-                deciding,
+                decision_cost,
                 switch,
                 costs,
                 first_token_costs,
@@ -189,13 +197,13 @@ class ServingScenario(ServingCell):
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decide(
-        self, guard: SloGuard, request: ServiceRequest, loaded_level: float | None, deciding: Spent
+        self, guard: SloGuard, request: ServiceRequest, loaded_level: float | None, decision_cost: Spent
     ) -> tuple[Decision, bool]:
         """The decision and whether it is a fallback; the smallest levels if no decision meets the SLO."""
         if self.service.decider == "fixed":
             return guard.decider.decide(request, ()), False
         try:
-            decision, fell_back = guard.decide(request, loaded_level, deciding)
+            decision, fell_back = guard.decide(request, loaded_level, decision_cost)
         except Infeasible:
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
@@ -287,9 +295,9 @@ def _query(arrival: Arrival, decision: Decision) -> Query:
 
 
 @lru_cache(maxsize=1)
-def _weights(folder: Path, rounded: int | None) -> Decoder:
+def _weights(folder: Path, rounded_bits: int | None) -> Decoder:
     """Load a checkpoint, dense in fp32 and optionally rounded; cached for all levels of a cell."""
-    return round_to_nearest.load(folder, rounded)
+    return round_to_nearest.load(folder, rounded_bits)
 
 
 @dataclass(frozen=True)
@@ -515,19 +523,19 @@ def service_figures(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
 
 def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """The figures of generation that requests have too, under its names, for tables that have both."""
-    tokens = sum(s.request.answer - 1 for s in served)
+    token_count = sum(s.request.answer - 1 for s in served)
     seconds = sum(s.costs.time - s.costs.ttft for s in served)
     prefill_joules = [s.first_token_costs.energy for s in served if s.first_token_costs.energy is not None]
     total_joules = [s.costs.energy for s in served if s.costs.energy is not None]
     is_complete = len(prefill_joules) == len(total_joules) == len(served)
     return {
         "prompts": len(served),
-        "decode_tokens": tokens,
+        "decode_tokens": token_count,
         "decode_seconds": seconds,
-        "decode_tokens_per_s": tokens / seconds if tokens else None,
+        "decode_tokens_per_s": token_count / seconds if token_count else None,
         "prefill_joules": sum(prefill_joules) if is_complete else None,
-        "joules_per_token": (sum(total_joules) - sum(prefill_joules)) / tokens
-        if is_complete and tokens
+        "joules_per_token": (sum(total_joules) - sum(prefill_joules)) / token_count
+        if is_complete and token_count
         else None,
     }
 
@@ -557,7 +565,7 @@ def accuracy_figures(
 
 def rounds(served: Sequence[ServedRequest], hits: Sequence[bool] | None) -> Iterator[Round]:
     """One mapping per request."""
-    for number, entry in enumerate(served):
+    for request_number, entry in enumerate(served):
         yield {
             "id": entry.request.id,
             "seconds": entry.arrival.seconds,
@@ -573,5 +581,5 @@ def rounds(served: Sequence[ServedRequest], hits: Sequence[bool] | None) -> Iter
             "switch": entry.switch.seconds,
             "met": int(entry.met),
             "fell_back": int(entry.fell_back),
-            "right": None if hits is None else int(hits[number]),
+            "right": None if hits is None else int(hits[request_number]),
         }

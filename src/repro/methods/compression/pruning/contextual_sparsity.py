@@ -167,5 +167,5 @@ def _samples_by_layer(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Ml
 def _active_share(decoder: Decoder, active_count: int) -> float:
     """Share of the blocks' matrix elements that a token uses, without the predictors'."""
     layers = decoder.resident_layers()
-    mlps = sum(elements(layer) - elements(without_mlp(layer)) for layer in layers)
-    return 1.0 - (1.0 - active_count / decoder.config.intermediate) * mlps / block_elements(decoder)
+    mlp_weights = sum(elements(layer) - elements(without_mlp(layer)) for layer in layers)
+    return 1.0 - (1.0 - active_count / decoder.config.intermediate) * mlp_weights / block_elements(decoder)

@@ -140,20 +140,26 @@ class _Trials:
 
 
 def merge_layers(decoder: Decoder, merge: Merge) -> Decoder:
-    """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
+    """Merge layers of a decoder into one: `theta + sum of (theta of each layers_above - theta)`."""
     layers = decoder.resident_layers()
-    base, above = layers[merge.layer], layers[merge.layer + 1 : merge.layer + 1 + merge.layers_above]
-    sums = {part: _sum(getattr(base, part), [getattr(layer, part) for layer in above]) for part in PARTS}
-    layers[merge.layer] = replace(base, **sums)  # type: ignore[arg-type]
+    base_layer, layers_above = (
+        layers[merge.layer],
+        layers[merge.layer + 1 : merge.layer + 1 + merge.layers_above],
+    )
+    sums = {
+        part: _sum(getattr(base_layer, part), [getattr(layer, part) for layer in layers_above])
+        for part in PARTS
+    }
+    layers[merge.layer] = replace(base_layer, **sums)  # type: ignore[arg-type]
     absorbed_layers = range(merge.layer + 1, merge.layer + 1 + merge.layers_above)
     remaining_layers = [i for i in range(len(layers)) if i not in absorbed_layers]
     return of_layers(decoder.with_layers(layers), remaining_layers)
 
 
-def _sum(base: Linear, linears: Sequence[Linear]) -> Linear:
+def _sum(base_linear: Linear, linears: Sequence[Linear]) -> Linear:
     """A linear plus the sum of the others' differences to it."""
-    tensors = base.tensors()
+    tensors = base_linear.tensors()
     differences = {
         name: sum(linear.tensors()[name] - tensor for linear in linears) for name, tensor in tensors.items()
     }
-    return base.with_tensors({name: tensor + differences[name] for name, tensor in tensors.items()})
+    return base_linear.with_tensors({name: tensor + differences[name] for name, tensor in tensors.items()})

@@ -91,10 +91,10 @@ class Awq:
     ) -> tuple[LayerWeights, dict[str, Sample]]:
         """An equivalent layer with scaled weights, and the scaled inputs of its linears by part."""
         scaled_layer, inputs_by_part = layer, dict(inputs)
-        for norm, parts in feeds(config).items():
-            scales = self._scales(layer, parts, inputs)
-            scaled_layer = fold_scales(scaled_layer, norm, parts, scales)
-            inputs_by_part |= {part: inputs[part].over(scales) for part in parts}
+        for norm, matrix_names in feeds(config).items():
+            scales = self._scales(layer, matrix_names, inputs)
+            scaled_layer = fold_scales(scaled_layer, norm, matrix_names, scales)
+            inputs_by_part |= {part: inputs[part].over(scales) for part in matrix_names}
         for producer, part in (("qkv", "out"), ("up", "down")):
             first_output = _first_scalable_output(config, producer)
             if first_output is not None:
@@ -106,10 +106,12 @@ class Awq:
                 inputs_by_part[part] = inputs[part].over(scales)
         return scaled_layer, inputs_by_part
 
-    def _scales(self, layer: LayerWeights, parts: tuple[str, ...], inputs: Mapping[str, Sample]) -> Tensor:
+    def _scales(
+        self, layer: LayerWeights, matrix_names: tuple[str, ...], inputs: Mapping[str, Sample]
+    ) -> Tensor:
         """Scales of the input columns of linears that share their inputs, fp32 `[inputs]`."""
-        sample = inputs[parts[0]]
-        weight = torch.cat([as_plain(getattr(layer, part)).weight for part in parts])
+        sample = inputs[matrix_names[0]]
+        weight = torch.cat([as_plain(getattr(layer, part)).weight for part in matrix_names])
         best_scales, least_error = torch.ones_like(sample.magnitude), float("inf")
         for step in range(GRID_STEPS):
             scales = sample.magnitude.pow(step / GRID_STEPS).clamp_min(1e-4)

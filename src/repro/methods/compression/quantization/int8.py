@@ -84,20 +84,20 @@ def smoothing(decoder: Decoder, maxima: Mapping[LinearId, Tensor], alpha: float)
     """
     scales: dict[LinearId, Tensor] = {}
     for i, layer in enumerate(decoder.layers):
-        for parts in feeds(decoder.config).values():
-            weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
+        for matrix_names in feeds(decoder.config).values():
+            weights = [as_plain(getattr(layer, part)).weight.abs().amax(0) for part in matrix_names]
             weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
-            scale = maxima[LinearId(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
-            scales |= dict.fromkeys((LinearId(i, part) for part in parts), scale.clamp_min(_LEAST))
+            scale = maxima[LinearId(i, matrix_names[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
+            scales |= dict.fromkeys((LinearId(i, part) for part in matrix_names), scale.clamp_min(_LEAST))
     return scales
 
 
 def smooth(decoder: Decoder, scales: Mapping[LinearId, Tensor]) -> Decoder:
     """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
     layers = decoder.resident_layers()
-    for norm, parts in feeds(decoder.config).items():
+    for norm, matrix_names in feeds(decoder.config).items():
         for i, layer in enumerate(layers):
-            layers[i] = fold_scales(layer, norm, parts, scales[LinearId(i, parts[0])])
+            layers[i] = fold_scales(layer, norm, matrix_names, scales[LinearId(i, matrix_names[0])])
     return decoder.with_layers(layers)
 
 

@@ -50,17 +50,17 @@ class KQuant:
         )
 
 
-def more_bits(layer: int, layers: int) -> bool:
+def more_bits(layer: int, layer_count: int) -> bool:
     """Whether Q4_K_M uses Q6_K in a layer: the first and last eighth, and every third layer between."""
-    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    return layer < layer_count // 8 or layer >= 7 * layer_count // 8 or (layer - layer_count // 8) % 3 == 2
 
 
-def _q4_k_m(matrix: str, layer: int, layers: int) -> str:
-    return "q6_k" if matrix in ("v", "down") and more_bits(layer, layers) else "q4_k"
+def _q4_k_m(matrix: str, layer: int, layer_count: int) -> str:
+    return "q6_k" if matrix in ("v", "down") and more_bits(layer, layer_count) else "q4_k"
 
 
-def _q4_k_s(matrix: str, layer: int, layers: int) -> str:
-    needs_more_bits = (matrix == "v" and layer < 4) or (matrix == "down" and layer < layers // 8)
+def _q4_k_s(matrix: str, layer: int, layer_count: int) -> str:
+    needs_more_bits = (matrix == "v" and layer < 4) or (matrix == "down" and layer < layer_count // 8)
     return "q5_k" if needs_more_bits else "q4_k"
 
 

@@ -37,9 +37,9 @@ from repro.models.costs.model_cost import ModelCost, Shape
 class FullService(Service):
     """One level: whole model and whole prompt; meets only SLOs whose shares are all 1."""
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        return System({1.0: full}, full, Nothing(), full.model_bytes)
+        return System({1.0: full_cost}, full_cost, Nothing(), full_cost.model_bytes)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class LayerwiseService(PrunedService):
 
     pruning: ClassVar[type] = Layerwise
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        return System(by_layers(full), full, Nothing(), full.model_bytes)
+        return System(by_layers(full_cost), full_cost, Nothing(), full_cost.model_bytes)
 
 
 @register("service", "shortgpt")
@@ -84,10 +84,10 @@ class AttnDropService(PrunedService):
 
     pruning: ClassVar[type] = AttnDrop
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        model_costs = {level: _dropped_cost(full, level) for level in LEVELS}
-        return System(model_costs, full, Nothing(), full.model_bytes)
+        model_costs = {level: _dropped_cost(full_cost, level) for level in LEVELS}
+        return System(model_costs, full_cost, Nothing(), full_cost.model_bytes)
 
 
 def halves_at(shape: Shape, level: float) -> tuple[int, int]:
@@ -104,13 +104,13 @@ def halves_at(shape: Shape, level: float) -> tuple[int, int]:
     return attention, mlps
 
 
-def _dropped_cost(full: ModelCost, level: float) -> UnevenCost:
-    shape = full.shape
+def _dropped_cost(full_cost: ModelCost, level: float) -> UnevenCost:
+    shape = full_cost.shape
     attention, mlps = halves_at(shape, level)
-    layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
-    units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
-    smaller = replace(full, shape=replace(shape, layers=layers))
-    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layers), with_adapters=False)
+    layer_count = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
+    units = (shape.kv_heads,) * attention + (0,) * (layer_count - attention)
+    smaller = replace(full_cost, shape=replace(shape, layers=layer_count))
+    return sub_cost(smaller, LayerSizes(units, (shape.intermediate,) * layer_count), with_adapters=False)
 
 
 @register("service", "laco")
@@ -126,13 +126,13 @@ class LacoService(PrunedService):
 
     ideal: bool = False
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        model_costs = by_layers(full)
+        model_costs = by_layers(full_cost)
         sizes = [model_cost.shape.layers * model_cost.layer_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap(tables=False)
-        weights = full.table_bytes + (sum(sizes) if self.ideal else max(sizes))
-        return System(model_costs, full, switching, weights)
+        weights = full_cost.table_bytes + (sum(sizes) if self.ideal else max(sizes))
+        return System(model_costs, full_cost, switching, weights)
 
 
 @register("service", "llm_pruner")
@@ -152,16 +152,16 @@ class LLMPrunerService(PrunedService):
 
     relayout: Literal["dram", "paper", "served"] = "dram"
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        config, shape = config_of_shape(full.shape), full.shape
+        config, shape = config_of_shape(full_cost.shape), full_cost.shape
         model_costs = {
-            level: sub_cost(full, sizes_at(config, level, ()), with_adapters=False) for level in LEVELS
+            level: sub_cost(full_cost, sizes_at(config, level, ()), with_adapters=False) for level in LEVELS
         }
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
-        weights = full.model_bytes + full.weight_bytes(largest)
+        weights = full_cost.model_bytes + full_cost.weight_bytes(largest)
         fetched, fitted = RELAYOUTS[self.relayout]
-        return System(model_costs, full, Relayout(fetched), weights, fitted=fitted)
+        return System(model_costs, full_cost, Relayout(fetched), weights, fitted=fitted)
 
 
 @register("service", "llmlingua2_cs")
@@ -182,29 +182,29 @@ class LLMLingua2CSService(Service):
     rank: Annotated[int, Interval(ge=1, le=65_536)] = 128
     efficiency: Part = 1.0
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        steps = {level: self._step(full, level) for level in LEVELS if level < 1.0}
-        scorer = llmlingua2.model_cost(full.stored).model_bytes if self.scorer == "llmlingua2" else 0.0
-        weights = full.model_bytes + full.weight_bytes(self._predictors(full)) + scorer
-        return System(dict.fromkeys(LEVELS, full), full, Nothing(), weights, LEVELS, steps)
+        steps = {level: self._step(full_cost, level) for level in LEVELS if level < 1.0}
+        scorer = llmlingua2.model_cost(full_cost.stored).model_bytes if self.scorer == "llmlingua2" else 0.0
+        weights = full_cost.model_bytes + full_cost.weight_bytes(self._predictors(full_cost)) + scorer
+        return System(dict.fromkeys(LEVELS, full_cost), full_cost, Nothing(), weights, LEVELS, steps)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
         return None if level == 1.0 else ContextualSparsity(level, self.rank)
 
-    def _predictors(self, full: ModelCost) -> int:
+    def _predictors(self, full_cost: ModelCost) -> int:
         """Weights of all layers' predictors."""
-        shape = full.shape
+        shape = full_cost.shape
         return shape.layers * self.rank * (shape.hidden + shape.intermediate)
 
-    def _step(self, full: ModelCost, level: float) -> UnevenCost:
+    def _step(self, full_cost: ModelCost, level: float) -> UnevenCost:
         """Cost of a decode step: chosen neurons over the efficiency, at most all."""
-        shape = full.shape
-        active = max(1, round(level * shape.intermediate))
-        neurons = min(shape.intermediate, math.ceil(round(active / self.efficiency, 6)))
-        blocks = (replace(shape, intermediate=neurons),) * shape.layers
-        return UnevenCost(shape, full.stored, blocks, self._predictors(full))
+        shape = full_cost.shape
+        active_count = max(1, round(level * shape.intermediate))
+        neuron_count = min(shape.intermediate, math.ceil(round(active_count / self.efficiency, 6)))
+        blocks = (replace(shape, intermediate=neuron_count),) * shape.layers
+        return UnevenCost(shape, full_cost.stored, blocks, self._predictors(full_cost))
 
 
 @register("service", "pfs")
@@ -229,17 +229,18 @@ class PfsService(Service):
         "opt_6_7b_fp16",
     )
 
-    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
+    def system(self, full_cost: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`; InputError for a family without models."""
         if not family:
             raise InputError(
                 f"pfs serves with a family of models: {', '.join(self.family)}; give their costs"
             )
         models = {
-            model_cost.shape.parameters / full.shape.parameters: name for name, model_cost in family.items()
+            model_cost.shape.parameters / full_cost.shape.parameters: name
+            for name, model_cost in family.items()
         }
         model_costs = {level: family[name] for level, name in models.items()}
         sizes = [model_cost.model_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap()
-        weights = sum(sizes) if self.ideal else max(sizes)
-        return System(model_costs, full, switching, weights, models=models)
+        weight_bytes = sum(sizes) if self.ideal else max(sizes)
+        return System(model_costs, full_cost, switching, weight_bytes, models=models)

@@ -20,7 +20,7 @@ from repro.models.forward.network import LateLogits, Logits, Network, RewrittenS
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 
-COLDEST, WARMEST = 0.02, 20.0
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.02, 20.0
 """Temperatures between which a draft's is searched."""
 
 ACCURACY = 1e-3
@@ -138,14 +138,18 @@ def temperature_for(rows: Sequence[Logits], confidence: float) -> float:
     """The temperature, to `ACCURACY`, at which the mean confidence of rows' first choices is `confidence`.
 
     Raises:
-        InputError: none between `COLDEST` and `WARMEST` reaches it.
+        InputError: none between `LOWEST_TEMPERATURE` and `HIGHEST_TEMPERATURE` reaches it.
     """
-    low, high = math.log(COLDEST), math.log(WARMEST)
-    if not mean_confidence(rows, WARMEST) <= confidence <= mean_confidence(rows, COLDEST):
+    low, high = math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE)
+    if (
+        not mean_confidence(rows, HIGHEST_TEMPERATURE)
+        <= confidence
+        <= mean_confidence(rows, LOWEST_TEMPERATURE)
+    ):
         raise InputError(
-            f"no temperature from {COLDEST} to {WARMEST} brings the draft's mean confidence "
-            f"({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {confidence:.3g}; choose "
-            "draft_calibration=choices, which keeps its confidences"
+            f"no temperature from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE} brings the draft's mean "
+            f"confidence ({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {confidence:.3g}; "
+            "choose draft_calibration=choices, which keeps its confidences"
         )
     while high - low > ACCURACY:
         middle = (low + high) / 2
@@ -211,10 +215,10 @@ class MatchedHeads:
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the heads; the oracle runs when the logits are read."""
-        step = self._draft.begin(wanted, branches)
-        return RewrittenStep(step, wanted, lambda texts, rows: list(map(self.rewrite, texts, rows)))
+        step = self._draft.begin(wanted_prefixes, branches)
+        return RewrittenStep(step, wanted_prefixes, lambda texts, rows: list(map(self.rewrite, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""

@@ -23,7 +23,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.models.checkpoints.safetensors_io import StoredTensors
-from repro.models.checkpoints.weight_files import NOTHING
+from repro.models.checkpoints.weight_files import EMPTY_VALUES
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import RANK_COUNT, Features, Logits, Step
@@ -45,10 +45,10 @@ ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 NORM_KEY = "norm_before_residual"
-OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
+OUR_KEYS = ("draft_vocab_size", "target_hidden_size", "eagle_config", IDS_KEY, NORM_KEY)
 """Entries of a head's `config.json` beside those of its layer."""
 
-ONLY: Mapping[str, tuple[Any, ...]] = {
+SUPPORTED_VALUES: Mapping[str, tuple[Any, ...]] = {
     "fc_norm": (False,),
     "norm_before_fc": (False,),
     "norm_output": (False,),
@@ -62,13 +62,18 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Entries of a head's `config.json`, or of its `eagle_config`, with the only values that are computed."""
 
-HARMLESS = ("max_window_layers", "modal_type", "target_model_type")
+HARMLESS_KEYS = ("max_window_layers", "modal_type", "target_model_type")
 """Entries that change nothing of a head: it has one layer, and no window unless another entry says so."""
 
 DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
-NORMS = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
-UNUSED = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+NORM_TENSORS = (
+    "midlayer.input_layernorm",
+    "midlayer.hidden_norm",
+    "midlayer.post_attention_layernorm",
+    "norm",
+)
+UNUSED_TENSOR = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Tensors that say nothing of their own: RoPE's frequencies follow from `config.json`."""
 OUTPUT_COUNT = 3
 
@@ -106,17 +111,17 @@ class EagleConfig:
         """Position limit; `None` if unlimited."""
         return self.layer.max_positions
 
-    def depths(self, layers: int) -> tuple[int, ...]:
+    def depths(self, layer_count: int) -> tuple[int, ...]:
         """Numbers of target layers after which hidden states are read: low, middle, high.
 
         Raises:
             InputError: the target does not have these layers.
         """
-        outputs = self.outputs or (1, layers // 2 - 1, layers - 4)
-        if not all(0 <= output < layers for output in outputs):
+        outputs = self.outputs or (1, layer_count // 2 - 1, layer_count - 4)
+        if not all(0 <= output < layer_count for output in outputs):
             raise InputError(
-                f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
-                f"eagle_config.{IDS_KEY} in its config.json names others"
+                f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has "
+                f"{layer_count}; eagle_config.{IDS_KEY} in its config.json names others"
             )
         return tuple(output + 1 for output in outputs)
 
@@ -135,15 +140,25 @@ def config_of(config_json: Mapping[str, Any]) -> EagleConfig | None:
     if not isinstance(nested, Mapping):
         raise InputError(f"config.json has eagle_config={nested!r}; it must be a mapping")
     for name, value in (*config_json.items(), *nested.items()):
-        if value is not None and value not in ONLY.get(name, (value,)):
+        if value is not None and value not in SUPPORTED_VALUES.get(name, (value,)):
             raise InputError(
-                f"an EAGLE-3 head with {name}={value!r} is not read here; only {ONLY[name][0]!r} is"
+                f"an EAGLE-3 head with {name}={value!r} is not read here; only "
+                f"{SUPPORTED_VALUES[name][0]!r} is"
             )
-    if unread := [name for name in nested if name not in (IDS_KEY, *ONLY) and nested[name] not in NOTHING]:
+    if unread_names := [
+        name
+        for name in nested
+        if name not in (IDS_KEY, *SUPPORTED_VALUES) and nested[name] not in EMPTY_VALUES
+    ]:
         raise InputError(
-            f"an EAGLE-3 head with eagle_config.{unread[0]}={nested[unread[0]]!r} is not read here"
+            f"an EAGLE-3 head with eagle_config.{unread_names[0]}={nested[unread_names[0]]!r} is not read "
+            "here"
         )
-    decoder = {name: value for name, value in config_json.items() if name not in (*OURS, *ONLY, *HARMLESS)}
+    decoder = {
+        name: value
+        for name, value in config_json.items()
+        if name not in (*OUR_KEYS, *SUPPORTED_VALUES, *HARMLESS_KEYS)
+    }
     layer = families.config_of({**decoder, "model_type": "llama"}, "an EAGLE-3 head")
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
@@ -165,7 +180,7 @@ def _outputs(*entries: Any) -> tuple[int, ...] | None:
     """The target layers that a head names in either of two places; InputError for other values."""
     lists = [ids for ids in entries if ids]
     for ids in lists:
-        if not isinstance(ids, list) or any(type(number) is not int for number in ids) or ids != lists[0]:
+        if not isinstance(ids, list) or any(type(layer) is not int for layer in ids) or ids != lists[0]:
             raise InputError(f"config.json has {IDS_KEY}={ids!r}; it must be one list of layers, not {lists}")
     return tuple(lists[0]) if lists else None
 
@@ -240,25 +255,27 @@ def load(
         raise InputError(
             f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
         )
-    stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
-    stored.require(config)
+    stored_tensors = _Stored(folder, getattr(torch, dtype), torch.device(device))
+    stored_tensors.require(config)
     c, width = config.layer, 2 * config.layer.hidden
     layer = LayerWeights(
-        qkv=stored.qkv(c, width),
-        out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
-        up=stored.up(c),
-        down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
-        before_mlp=stored.norm("midlayer.post_attention_layernorm", c),
+        qkv=stored_tensors.qkv(c, width),
+        out=stored_tensors.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
+        up=stored_tensors.up(c),
+        down=stored_tensors.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        before_mlp=stored_tensors.norm("midlayer.post_attention_layernorm", c),
     )
-    output = stored.linear("lm_head", (c.vocab, c.hidden))
-    ends = EmbeddingAndHead(stored.embedding(config, embedding), output, stored.norm("norm", c))
+    output = stored_tensors.linear("lm_head", (c.vocab, c.hidden))
+    ends = EmbeddingAndHead(
+        stored_tensors.embedding(config, embedding), output, stored_tensors.norm("norm", c)
+    )
     return EagleHead(
         config=config,
         decoder=PairDecoder(c, [layer], ends),
-        fuse=stored.linear("fc", (c.hidden, config.features)),
-        token_norm=stored.norm("midlayer.input_layernorm", c),
-        feature_norm=stored.norm("midlayer.hidden_norm", c),
-        targets=stored.targets(config),
+        fuse=stored_tensors.linear("fc", (c.hidden, config.features)),
+        token_norm=stored_tensors.norm("midlayer.input_layernorm", c),
+        feature_norm=stored_tensors.norm("midlayer.hidden_norm", c),
+        targets=stored_tensors.targets(config),
     )
 
 
@@ -288,7 +305,7 @@ class _Stored:
             "midlayer.self_attn.o_proj.weight": (c.hidden, heads),
             **{f"midlayer.mlp.{part}_proj.weight": (c.intermediate, c.hidden) for part in ("gate", "up")},
             "midlayer.mlp.down_proj.weight": (c.hidden, c.intermediate),
-            **{f"{norm}.weight": (c.hidden,) for norm in NORMS},
+            **{f"{norm}.weight": (c.hidden,) for norm in NORM_TENSORS},
             "lm_head.weight": (c.vocab, c.hidden),
         }
         optional: dict[str, tuple[int, ...]] = {
@@ -299,7 +316,9 @@ class _Stored:
         shapes |= {
             name: shape for name, shape in optional.items() if self._stored_name(name) in self._tensors
         }
-        self._tensors.require({self._stored_name(name): shape for name, shape in shapes.items()}, UNUSED)
+        self._tensors.require(
+            {self._stored_name(name): shape for name, shape in shapes.items()}, UNUSED_TENSOR
+        )
 
     def _stored_name(self, name: str) -> str:
         prefixed = self._prefix + name
@@ -313,13 +332,13 @@ class _Stored:
 
     def qkv(self, c: DecoderConfig, width: int) -> Linear:
         """The fused QKV weight, with RoPE pairs interleaved."""
-        order, parts = interleave(c.rope, c.head_dim).to(self._device), []
-        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
-            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, width))
+        order, weights = interleave(c.rope, c.head_dim).to(self._device), []
+        for part, head_count in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (head_count * c.head_dim, width))
             if part != "v":
-                weight = weight.view(heads, c.head_dim, width)[:, order].reshape(weight.shape)
-            parts.append(weight)
-        return self._pack(torch.cat(parts))
+                weight = weight.view(head_count, c.head_dim, width)[:, order].reshape(weight.shape)
+            weights.append(weight)
+        return self._pack(torch.cat(weights))
 
     def up(self, c: DecoderConfig) -> Linear:
         """The fused gate and up weight."""
@@ -346,17 +365,17 @@ class _Stored:
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 
-    def embedding(self, config: EagleConfig, shared: Tensor) -> Tensor:
-        """The checkpoint's embedding if present, else the target's (`shared`)."""
+    def embedding(self, config: EagleConfig, shared_embedding: Tensor) -> Tensor:
+        """The checkpoint's embedding if present, else the target's (`shared_embedding`)."""
         shape = (config.target_vocab, config.layer.hidden)
         if self._stored_name("embed_tokens.weight") in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)
-        if shared.shape != shape:
+        if shared_embedding.shape != shape:
             raise InputError(
                 f"{self._tensors.folder} needs an embedding of {shape[0]} x {shape[1]}, its target has "
-                f"{shared.shape[0]} x {shared.shape[1]}"
+                f"{shared_embedding.shape[0]} x {shared_embedding.shape[1]}"
             )
-        return shared
+        return shared_embedding
 
     def _pack(self, weight: Tensor) -> Linear:
         return fastest_linear(PlainLinear(weight.to(self._dtype, copy=True)))
@@ -380,9 +399,9 @@ class DraftRow(Logits):
     def top_ranks(self) -> tuple[list[int], list[float]]:
         """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
-            best = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
-            logps = best.values - self._draft_logits.logsumexp(dim=-1)
-            self._ranked = self._targets[best.indices].tolist(), logps.tolist()
+            best_ranks = self._draft_logits.topk(min(RANK_COUNT, len(self._draft_logits)))
+            logps = best_ranks.values - self._draft_logits.logsumexp(dim=-1)
+            self._ranked = self._targets[best_ranks.indices].tolist(), logps.tolist()
         return self._ranked
 
 
@@ -427,9 +446,9 @@ class EagleNetwork:
         """What a row is stored under: it depends on how many tokens have features of the target."""
         return row_key(prefix.digest, self.lineage.boundary)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`; the levels of a tree are computed one after the other within the pass."""
-        return _EagleStep(self, wanted)
+        return _EagleStep(self, wanted_prefixes)
 
     def keep(self, text: Prefix) -> None:
         """Keep only the prefixes of `text` whose slots were computed from the target's features."""
@@ -448,15 +467,15 @@ class _EagleStep(Step):
     def __init__(self, network: EagleNetwork, prefixes: Sequence[Prefix]) -> None:
         self._network, self._prefixes = network, list(prefixes)
         self._waves = network.lineage.waves(prefixes)
-        computed = {prefix for wave in self._waves for prefix in wave}
-        if not all(prefix in computed or prefix in network.guesses for prefix in prefixes):
+        computed_prefixes = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in computed_prefixes or prefix in network.guesses for prefix in prefixes):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "a head stays in memory"
-        for wave in self._waves if first < last else ():
+        for wave in self._waves if start < end else ():
             self._compute(wave)
 
     def _compute(self, wave: Sequence[Prefix]) -> None:

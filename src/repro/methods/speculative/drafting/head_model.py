@@ -54,7 +54,7 @@ def open_model(config: ModelConfig, embeddings_from: Model | None = None, host: 
 
 def _kind_of(config: Mapping[str, Any]) -> type[Model]:
     """What a `config.json` describes."""
-    if medusa_head.HEADS in config:
+    if medusa_head.HEADS_KEY in config:
         return MedusaModel
     return EagleModel if config and eagle_head.config_of(config) else Model
 
@@ -147,7 +147,7 @@ class HeadModel(Model):
         """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
-    def decoder(self, resident: bool = True) -> Decoder:
+    def decoder(self, is_resident: bool = True) -> Decoder:
         """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
@@ -157,9 +157,9 @@ class HeadModel(Model):
             "in shards; choose a placement that holds all of it, or a draft that is a model of its own"
         )
 
-    def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
+    def positions(self, prompt_length: int, answer_length: int) -> tuple[int, int | None]:
         """See `Model`."""
-        return prompt + answer, self.head_config.max_positions
+        return prompt_length + answer_length, self.head_config.max_positions
 
     def outputs_key(self, variant: str = "") -> str:
         """See `Model`; what a head computes depends on its target."""
@@ -217,7 +217,7 @@ class EagleModel(HeadModel):
     def head(self) -> EagleHead:
         """The weights, loaded once."""
         assert self.folder is not None
-        embedding = self.target.decoder(resident=False).ends.embedding
+        embedding = self.target.decoder(is_resident=False).ends.embedding
         return eagle_head.load(self.folder, self.head_config, self.config.dtype, embedding, self._host)
 
 
@@ -261,7 +261,7 @@ class MedusaModel(HeadModel):
     def _heads(self) -> MedusaHeads:
         """The weights, loaded once."""
         assert self.folder is not None
-        ends = self.target.decoder(resident=False).ends
+        ends = self.target.decoder(is_resident=False).ends
         return medusa_head.load(self.folder, self.head_config, self.config.dtype, ends, self._host)
 
 

@@ -66,9 +66,9 @@ class HeadRanks:
         lengths = answer_ends - torch.tensor(self.begins)
         return answer_ends.repeat_interleave(lengths)
 
-    def first(self, heads: int) -> HeadRanks:
-        """The record of the first `heads` heads only."""
-        return HeadRanks(self.ranks[:, :heads].contiguous(), self.begins)
+    def first(self, head_count: int) -> HeadRanks:
+        """The record of the first `head_count` heads only."""
+        return HeadRanks(self.ranks[:, :head_count].contiguous(), self.begins)
 
     def accuracies(self, ranks: int = TOP_RANKS) -> list[list[float]]:
         """`[head][rank]`: share of positions where the head's token at that rank is the target's.

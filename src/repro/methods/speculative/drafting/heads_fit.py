@@ -61,7 +61,7 @@ class FittedHeads:
 
 
 @cache
-def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedHeads:
+def fit_heads(cells: tuple[str, str], published_acceptances: tuple[float, float]) -> FittedHeads:
     """Heads with two published acceptance lengths, by their ids and values.
 
     Deviation: the paper gives no accuracies of its heads. Accuracies published for the same heads, measured
@@ -72,14 +72,16 @@ def fit_heads(cells: tuple[str, str], published: tuple[float, float]) -> FittedH
         InputError: no heads have these lengths.
     """
     measured = cumulative(published_accuracies())
-    level = log_odds(published[0] - 1) - log_odds(measured[0][0])
+    level = log_odds(published_acceptances[0] - 1) - log_odds(measured[0][0])
 
     def acceptance(slope: float) -> float:
         heads = raise_odds(measured, level, slope)
         return expected_acceptance(estimate_tree(heads, WIDTHS[1]), heads)
 
-    slope = _solve(acceptance, published[1], cells)
-    return FittedHeads(cells, published, level, slope, tuple(map(tuple, raise_odds(measured, level, slope))))
+    slope = _solve(acceptance, published_acceptances[1], cells)
+    return FittedHeads(
+        cells, published_acceptances, level, slope, tuple(map(tuple, raise_odds(measured, level, slope)))
+    )
 
 
 def published_accuracies() -> list[list[float]]:
@@ -126,14 +128,15 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _solve(acceptance: Callable[[float], float], published: float, cells: Sequence[str]) -> float:
-    """Solve `acceptance(slope) == published` for an increasing function by bisection."""
+def _solve(acceptance: Callable[[float], float], published_acceptance: float, cells: Sequence[str]) -> float:
+    """Solve `acceptance(slope) == published_acceptance` for an increasing function by bisection."""
     low, high = -STEEPEST_SLOPE, STEEPEST_SLOPE
-    if not acceptance(low) < published < acceptance(high):
+    if not acceptance(low) < published_acceptance < acceptance(high):
         raise InputError(
             f"match: heads with the acceptance length of {cells[0]} have between {acceptance(low):.3f} and "
-            f"{acceptance(high):.3f} at width {WIDTHS[1]}, and {cells[1]} is {published}; choose another pair"
+            f"{acceptance(high):.3f} at width {WIDTHS[1]}, and {cells[1]} is "
+            f"{published_acceptance}; choose another pair"
         )
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if acceptance(middle) < published else (low, middle)
+        low, high = (middle, high) if acceptance(middle) < published_acceptance else (low, middle)
     return middle

@@ -81,10 +81,10 @@ class InterpolatedModel(Model):
         """Content hash of the target, the share and the seed: what rows are remembered under."""
         return content_hash([self.target.digest, "interpolated", VERSION, self.share, self.seed])
 
-    def _load(self, resident: bool) -> Decoder:
+    def _load(self, is_resident: bool) -> Decoder:
         """See `Model`; embeddings and output projection are the target's own tensors."""
-        ends = self.target.decoder(resident=False)
-        if not resident:
+        ends = self.target.decoder(is_resident=False)
+        if not is_resident:
             return ends
         assert self.folder is not None
         arguments = self.folder, self.config.dtype, self.share, self.seed, str(ends.device)

@@ -21,10 +21,10 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.libraries import F, Tensor, torch
 from repro.methods.speculative.drafting.head_ranks import RANKS_FILE as RANKS
-from repro.models.checkpoints.config_settings import HARMLESS
+from repro.models.checkpoints.config_settings import HARMLESS_KEYS
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.validate import MEDUSA_FILE
-from repro.models.checkpoints.weight_files import NOTHING
+from repro.models.checkpoints.weight_files import EMPTY_VALUES
 from repro.models.costs.model_cost import Shape
 from repro.models.forward.logit_cache import row_key
 from repro.models.forward.network import Features, Logits, Step
@@ -37,10 +37,10 @@ from repro.models.transformer.linear import Linear, PlainLinear, fastest_linear
 from repro.models.transformer.norm import Norm
 
 DTYPES = ("float32", "bfloat16")
-HEADS, LAYERS = "medusa_num_heads", "medusa_num_layers"
+HEADS_KEY, LAYERS_KEY = "medusa_num_heads", "medusa_num_layers"
 """Entries of a `config.json` of Medusa heads, which has the first one."""
 
-OTHERS = ("base_model_name_or_path", "version")
+OTHER_KEYS = ("base_model_name_or_path", "version")
 """Entries of public heads that change nothing: their target's name, and the version of their trainer."""
 
 
@@ -75,9 +75,9 @@ class MedusaConfig:
             self.heads, self.target_hidden, self.target_vocab, not self.untied, self.layers
         )
 
-    def depths(self, layers: int) -> tuple[int, ...]:
-        """Numbers of target layers after which hidden states are read: after all `layers`."""
-        return (layers,)
+    def depths(self, layer_count: int) -> tuple[int, ...]:
+        """Numbers of target layers after which hidden states are read: after all `layer_count`."""
+        return (layer_count,)
 
 
 def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> MedusaConfig:
@@ -92,7 +92,7 @@ def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> Medus
         InputError: the folder has no heads, or not the tensors of each, or others; `config.json` names other
             numbers of blocks, more heads, or has an entry that is not read.
     """
-    for name in (HEADS, LAYERS):
+    for name in (HEADS_KEY, LAYERS_KEY):
         if name in config_json and (type(config_json[name]) is not int or config_json[name] < 1):
             raise InputError(f"{name} is {config_json[name]!r} in {folder}; it must be 1 or more")
     tensors = _tensors(folder)
@@ -100,10 +100,10 @@ def config_of(folder: Path, config_json: Mapping[str, Any], vocab: int) -> Medus
     layers = next(j for j in count() if f"0.{j}.linear.weight" not in tensors)
     if not heads:
         raise InputError(f"{folder} holds no tensor 0.0.linear.weight, as Medusa heads have")
-    if layers != config_json.get(LAYERS, layers) or heads < config_json[HEADS]:
+    if layers != config_json.get(LAYERS_KEY, layers) or heads < config_json[HEADS_KEY]:
         raise InputError(
             f"{folder} has tensors of {heads} heads with {layers} blocks each, and its config.json names "
-            f"{HEADS}={config_json[HEADS]}, {LAYERS}={config_json.get(LAYERS, 'nothing')}"
+            f"{HEADS_KEY}={config_json[HEADS_KEY]}, {LAYERS_KEY}={config_json.get(LAYERS_KEY, 'nothing')}"
         )
     untied = f"0.{layers}.weight" in tensors
     width = tensors.shape("0.0.linear.weight")[0]
@@ -128,7 +128,11 @@ def _require_entries(config_json: Mapping[str, Any], config: MedusaConfig) -> No
     """InputError for the first entry of a `config.json` that is not read, or says what the tensors do not."""
     sizes = {"hidden_size": config.target_hidden, "vocab_size": config.target_vocab}
     for name, value in config_json.items():
-        if value in NOTHING or name in (HEADS, LAYERS, *OTHERS, *HARMLESS) or value == sizes.get(name):
+        if (
+            value in EMPTY_VALUES
+            or name in (HEADS_KEY, LAYERS_KEY, *OTHER_KEYS, *HARMLESS_KEYS)
+            or value == sizes.get(name)
+        ):
             continue
         reason = f"; its tensors have {sizes[name]}" if name in sizes else ", which is not read here"
         raise InputError(f"config.json of Medusa heads has {name}={value!r}{reason}")
@@ -191,9 +195,11 @@ def load(
         raise InputError(f"Medusa heads compute in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}")
     tensors, c, width = _tensors(folder), config, config.target_hidden
 
-    def linear(weight: str, outputs: int, bias: str = "") -> Linear:
-        matrix = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
-        vector = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+    def linear(weight: str, output_count: int, bias: str = "") -> Linear:
+        matrix = tensors.take(weight, (output_count, width)).to(device, getattr(torch, dtype), copy=True)
+        vector = (
+            tensors.take(bias, (output_count,)).to(device, getattr(torch, dtype), copy=True) if bias else None
+        )
         return fastest_linear(PlainLinear(matrix, vector))
 
     blocks = [
@@ -218,12 +224,12 @@ class MedusaNetwork:
 
     depth = 1
 
-    def __init__(self, count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
-        """`count` heads, which `load` returns on first use."""
-        self._count = count
+    def __init__(self, head_count: int, load: Callable[[], MedusaHeads], features: Features) -> None:
+        """`head_count` heads, which `load` returns on first use."""
+        self._count = head_count
         self._load = load
         self.features = features
-        self.lineage = MedusaLineage(0, count)
+        self.lineage = MedusaLineage(0, head_count)
 
     @cached_property
     def heads(self) -> MedusaHeads:
@@ -240,9 +246,9 @@ class MedusaNetwork:
         root, head = self.lineage.root_and_head(prefix)
         return row_key(root.digest, head + 1)
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+    def begin(self, wanted_prefixes: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """See `Network`."""
-        return _MedusaStep(self, wanted)
+        return _MedusaStep(self, wanted_prefixes)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
@@ -258,9 +264,9 @@ class _MedusaStep(Step):
         self._hidden: Tensor | None = None
 
     @inference
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+    def layers(self, start: int, end: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "heads stay in memory"
-        if first < last:
+        if start < end:
             heads = self._network.heads
             features = self._network.features.of(self._roots).to(heads.device)
             self._hidden = heads.hidden(features, self._heads)

@@ -104,9 +104,9 @@ class Replay:
 
 @compile_loop
 def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
-    positions, heads = ranks.shape
-    depths, last_nodes = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
-    for position in range(positions):
+    position_count, heads = ranks.shape
+    depths, last_nodes = np.zeros(position_count, np.int64), np.zeros(position_count, np.int64)
+    for position in range(position_count):
         node = 0
         for head in range(heads):
             rank = ranks[position, head]
@@ -168,8 +168,8 @@ def _best_exchange(
     return least_rounds, best_leaf, best_slot
 
 
-def _group(groups: Integers, count: int) -> tuple[Integers, Integers]:
+def _group(groups: Integers, group_count: int) -> tuple[Integers, Integers]:
     """Positions sorted by group, and the start of each group; group -1 is ignored."""
     order = np.argsort(groups, kind="stable")
-    bounds = np.searchsorted(groups[order], np.arange(count + 1))
+    bounds = np.searchsorted(groups[order], np.arange(group_count + 1))
     return order, bounds

@@ -167,15 +167,15 @@ def refine(
     """
     from repro.methods.speculative.drafting.tree_replay import Replay
 
-    replay, paths, exchanges = Replay(ranks), tree.paths, 0
+    replay, paths, exchange_count = Replay(ranks), tree.paths, 0
     while True:
-        report(exchanges)
+        report(exchange_count)
         exchange = replay.exchange(paths, TOP_RANKS)
         if exchange is None:
             return VerificationTree.of(paths)
         leaf, node = exchange
         paths = VerificationTree.of([*(path for path in paths if path != leaf), node]).paths
-        exchanges += 1
+        exchange_count += 1
 
 
 def search_tree(
