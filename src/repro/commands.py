@@ -326,8 +326,8 @@ def list_(group: str | None, name: str | None) -> None:
 
 
 @verb(
-    argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default"),
-    argument("--engine", default="", metavar="NAME", help="of conf/engine; their own by default"),
+    argument("devices", nargs="*", metavar="DEVICE", help="as `repro list devices` has them; all by default"),
+    argument("--engine", default="", metavar="NAME", help="public for one device, else their own"),
     argument("--source", default="", help="list the facts of this source"),
     argument("--assumed", action="store_const", const="assumed", dest="source"),
     argument("--fitted", action="store_const", const="fitted", dest="source"),
@@ -336,8 +336,9 @@ def device(devices: Sequence[str], engine: str, source: str) -> None:
     """Show devices as an engine uses them: what each machine can do, and the source of every number.
 
     repro device                            all machines, their rates, their facts by source
-    repro device oneplus_12                 one of them, and which rows each processor's numbers rest on
-    repro device oneplus_12 --engine NAME   with this engine in place of the one that its file names
+    repro device galaxy_s23                 the one file that cells bill: each number, its source, its file
+    repro device galaxy_s23 --engine NAME   with this engine in place of `public`
+    repro device oneplus_12 pixel_8         rates beside each other, and which rows their numbers rest on
     repro device --assumed                  every number without a source, and why
     repro device --fitted oneplus_12        every fitted number and the reference cells behind it
     repro device --source paper             the same for any source
@@ -480,7 +481,13 @@ def calibrate(
     if from_json or ssh is not None:
         from repro.models.calibration.board_files import board_text, write_of_board
 
-        others = {"from-llama-bench": from_llama_bench, "rows": rows, "quick": quick, "device": device, **of_rows}
+        others = {
+            "from-llama-bench": from_llama_bench,
+            "rows": rows,
+            "quick": quick,
+            "device": device,
+            **of_rows,
+        }
         text, where = board_text(from_json, ssh, minutes, threads, busy, scratch, others)
         write_of_board(conf_folder(conf), name, text, where)
         return

@@ -22,6 +22,7 @@ from repro.device.cost import FULL_EFFICIENCY, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS_KEY, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
 from repro.device.op import PROCESSORS, UNSUPPORTED
+from repro.device.products import PRODUCT
 
 FITTED_TO = "fitted_to"
 """What `cells` says, for a number whose fit was named after cells had been computed: keys leave it out."""
@@ -44,13 +45,16 @@ WORD_SETTINGS = {
 
 
 DEVICE_KEYS = (
-    *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
+    *("name", PRODUCT, "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
     *("engine", "engines", "public", "format"),
     *(*FACT_SECTIONS, *WORD_SETTINGS),
 )
 """What a device file may say."""
 
-TEXT_KEYS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORD_SETTINGS)
+TEXT_KEYS = (
+    *("name", PRODUCT, "kind", "main", "verifies", "soc", "chip", "format", "note"),
+    *WORD_SETTINGS,
+)
 
 
 QUANTIZED = "int8"
@@ -243,7 +247,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         InputError: a fact is malformed or out of range, a required fact is missing, or the file lacks the
             program.
     """
-    name = str(device.get("name", "device"))
+    name = str(device.get(PRODUCT, device.get("name", "device")))
     require_entries(device)
     try:
         by_path = {fact.path: fact for fact in facts(device)}

@@ -116,7 +116,7 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     """
     given, used_threads = sheet(soc), min(threads or THREADS, len(cores(soc)))
     trust = {"source": given["source"], "note": given["note"]}
-    assumed = {"source": "assumed", "note": "no phone or board is named"}
+    assumed = {"source": "assumed", "note": "a chip alone says nothing of it"}
     typical = {"source": "assumed", "note": "typical of phones; no figure of the chip was read"}
     processors: dict[str, Any] = {}
     for processor, unit in (("cpu", "GOP/s"), ("gpu", "GFLOP/s"), ("npu", "GOP/s")):

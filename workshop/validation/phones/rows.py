@@ -13,6 +13,7 @@ from functools import cache
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
+from repro.models.costs.public_models import public_models
 from workshop.validation.phones.class_specification import class_specification
 
 FORMATS = {
@@ -51,7 +52,7 @@ class PhoneRow:
         processor: `cpu`, `gpu` or `npu`.
         threads: CPU threads; 0 if not stated.
         model: the model's printed name.
-        shape: key of `conf/reference/phone_models.csv`.
+        shape: name of a model of `conf/model/models.csv`.
         format: storage format of its weights, a name of `PRECISIONS`.
         bits: bits of a stored weight, scales included.
         half: whether 4-bit weights meet fp16 activations (printed `w4`).
@@ -150,15 +151,8 @@ def stored_format(printed: str, engine: str) -> str:
 
 @cache
 def shapes() -> dict[str, Shape]:
-    """Shapes of the measured models; of other architectures a dense equivalent."""
-    whole = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
-    told = ("gated", "tied")
-    return {
-        given["shape"]: Shape.parse(
-            {name: int(given[name]) for name in whole} | {name: given[name] == "yes" for name in told}
-        )
-        for given in reference("phone_models.csv")
-    }
+    """Shapes of the public models; of other architectures a dense equivalent."""
+    return {name: model.shape for name, model in public_models().items()}
 
 
 def predictable(row: PhoneRow, classes: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ gave a number.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from repro.device.device_file import (
     require_entries,
 )
 from repro.device.facts.holds import HOLDS_KEY
+from repro.device.products import Product, file_name, products
 
 OWN = "own"
 """The engine that stands for the one that a device file names, or else for `PUBLIC`."""
@@ -280,12 +281,19 @@ def _files(group: str) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def _file(group: str, name: str) -> dict[str, Any]:
+def _path(group: str, name: str) -> Path | None:
+    """The first file of this name; quicker than `_files`."""
     for folder in (conf / group for conf in conf_folders()):
-        if folder.is_dir() and f"{name}.yaml" in os.listdir(folder):  # quicker than `_files`
-            path = folder / f"{name}.yaml"
-            return _read(path, path.stat().st_mtime_ns)
-    raise InputError(unknown(group, name, _files(group)))
+        if folder.is_dir() and f"{name}.yaml" in os.listdir(folder):
+            return folder / f"{name}.yaml"
+    return None
+
+
+def _file(group: str, name: str) -> dict[str, Any]:
+    path = _path(group, name)
+    if path is None:
+        raise InputError(unknown(group, name, _files(group)))
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @lru_cache
@@ -295,12 +303,32 @@ def _read(path: Path, changed_ns: int) -> dict[str, Any]:
 
 
 def device_file(name: str) -> Mapping[str, Any]:
-    """A device file by name; not to be changed.
+    """A device file by name, or that of a product's chip with the product's entries; not to be changed.
 
     Raises:
         InputError: there is none, or it is no YAML mapping.
     """
-    return _file("device", name)
+    if _path("device", name) is not None:
+        return _file("device", name)
+    if (product := products().get(name)) is None:
+        raise InputError(unknown("device", name, device_names(), listed_by="repro list devices"))
+    require_chip(product, device_files())
+    contents: dict[str, Any] = merge(_file("device", product.chip_file), product.entries)
+    return contents
+
+
+def require_chip(product: Product, devices: Collection[str]) -> None:
+    """InputError unless one of these devices is a product's chip."""
+    if product.chip_file not in devices:
+        raise InputError(
+            f"{product.product} has the chip {product.chip}, of which there is no device file; "
+            "choose a device with a like chip (repro list devices), or add the chip (docs/emulator.md)"
+        )
+
+
+def device_names() -> set[str]:
+    """The names of all device files and products."""
+    return {*device_files(), *products()}
 
 
 def device_files() -> dict[str, Path]:
@@ -319,7 +347,7 @@ def readable_devices(first_name: str = "") -> Iterator[tuple[str, Mapping[str, A
 
 def chip_file(soc: str) -> str:
     """Name of a chip's device file."""
-    return soc.lower().replace("+", "_plus").replace(" ", "_").replace("__", "_")
+    return file_name(soc)
 
 
 def chip_of(device: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,9 +20,10 @@ from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, in_checkout
-from repro.core.registry import require_choice
+from repro.core.reading import read_mapping
 from repro.core.typed import require
 from repro.device.device_file import facts
+from repro.device.engines.engine_file import device_file
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
 from repro.models.calibration.fit import fit
@@ -48,6 +49,7 @@ from repro.models.calibration.rows_file import measured_rows, read_rows
 from repro.models.calibration.sections import Section, render, require_composing
 from repro.models.calibration.stated_facts import StatedFacts
 from repro.models.costs.model_cost import Shape
+from repro.models.costs.public_models import public_models
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically
 
@@ -262,14 +264,15 @@ def write_of_rows(
 def known_shapes(conf: Path) -> dict[str, Shape]:
     """The shapes of models by name, those in a folder of one's own included."""
     folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
-    return {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    of_files = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    public = {name: model.shape for name, model in public_models().items() if model.kind == "transformer"}
+    return {**public, **of_files}
 
 
 def known_machine(device: str, conf: Path) -> KnownMachine:
-    """A device file by name, of the folder that --conf names or of `conf/`."""
-    files = {path.stem: path for folder in (conf, conf_dir()) for path in (folder / "device").glob("*.yaml")}
-    require_choice("--device", device, files)
-    return KnownMachine(device, yaml.safe_load(files[device].read_text(encoding="utf-8")))
+    """A device by name: of the folder that --conf names, of `conf/`, or a product."""
+    own_file = conf / "device" / f"{device}.yaml"
+    return KnownMachine(device, read_mapping(own_file) if own_file.is_file() else device_file(device))
 
 
 def known_memory(known: KnownMachine | None, bandwidth: float | None) -> ChipMemory | None:
@@ -282,7 +285,7 @@ def known_memory(known: KnownMachine | None, bandwidth: float | None) -> ChipMem
     bandwidths = [fact.value for fact in facts(known.sheet) if fact.path == "dram.bandwidth"]
     if not bandwidths:
         raise InputError(f"--device {known.name}: its file has no dram.bandwidth; give --bandwidth")
-    return ChipMemory(bandwidths[0], f"conf/device/{known.name}.yaml")
+    return ChipMemory(bandwidths[0], f"device {known.name}")
 
 
 def _shape(path: Path) -> Shape:
