@@ -21,6 +21,7 @@ from annotated_types import Interval
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, in_checkout
 from repro.core.reading import read_mapping
+from repro.core.registry import require_choice
 from repro.core.typed import require
 from repro.device.device_file import facts
 from repro.device.engines.engine_file import device_file
