@@ -24,8 +24,6 @@ from repro.models.calibration.board_ssh import measure_over_ssh
 from repro.models.calibration.calibrated_files import free_paths, head, write
 from repro.models.calibration.fit import fit
 from repro.models.calibration.machine_files import (
-    CORE_WATTS,
-    assumed_power,
     machine_section,
     say,
     storage_section,
@@ -208,9 +206,8 @@ def write_of_board(conf: Path, name: str | None, text: str, where: str) -> None:
     )
     load = board.before if not board.before.is_quiet else board.after
     storage = storage_section(board.flash.points, board.flash.note)
-    power = assumed_power(CORE_WATTS * board.threads)
     rate, capacity = board.memory_bandwidth, board.memory_bytes
-    device = machine_section(name, CPU, costs, rate, capacity, storage, power)
+    device = machine_section(name, CPU, costs, rate, capacity, storage, power=None)
     say(f"the fit: {fit_errors}")
     engine = engine_of_costs(f"{board.library} on {name}", costs, CPU, note=note)
     rows = [timed.rows for timed in board.passes]

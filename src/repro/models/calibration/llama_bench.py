@@ -285,7 +285,7 @@ def bench_device(
     Raises:
         InputError: a fit is above what memory gives, or nothing says what memory gives.
     """
-    power_note, flash_note = "a benchmark of speed says nothing of power", "as a phone's flash or an SSD"
+    flash_note = "as a phone's flash or an SSD"
     budget = fact(
         1.25 * largest_bytes / GIGA, "GB", "assumed", "a quarter more than the largest model that ran"
     )
@@ -296,7 +296,7 @@ def bench_device(
         on: {
             "peak": _peaks(bench, file),
             "bandwidth": memories[on][0],
-            "watts": tables.get(on, {}).get("watts") or fact(3.0, "W", "assumed", power_note),
+            **{key: number for key, number in tables.get(on, {}).items() if key == "watts"},
         }
         for on, bench in fits.items()
         if not bench.class_numbers
@@ -315,7 +315,7 @@ def bench_device(
             "watts": fact(2.0, "W", "assumed", flash_note),
         },
         "dram": {**(sheet.get("dram") or {"budget": budget}), "bandwidth": chip_rate},
-        "power": sheet.get("power") or {"idle": fact(1.0, "W", "assumed", power_note)},
+        **({"power": sheet["power"]} if sheet.get("power") else {}),
     }
 
 

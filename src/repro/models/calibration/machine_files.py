@@ -45,8 +45,6 @@ DECISIVE_RATIO = 2.0
 """How many times as long a pass of the largest probe takes as one of the smallest where weights decide."""
 MORE_ROWS = 1024, 4096
 """Rows of a pass that are tried where one row never shows the weights."""
-CORE_WATTS = 3.0
-"""Of a computing core, where nothing was measured."""
 TRIES = 5
 NOISE_RATIO = 1.5
 """Upper over lower quartile of the same pass from which its time is noise."""
@@ -285,8 +283,8 @@ def memory_of(processor: str) -> float:
     return float(torch.cuda.get_device_properties(0).total_memory) if processor == GPU else physical_memory()
 
 
-def power_facts(processor: str, seconds: float) -> tuple[Section, Section]:
-    """Idle power, and power above idle when computing; only some machines have counters."""
+def power_facts(processor: str, seconds: float) -> tuple[Section, Section] | None:
+    """Idle power, and power above idle when computing; None for a machine without counters."""
     device = torch.device("cuda" if processor == GPU else "cpu")
     matrix, wait_for_device = torch.rand(1024, 1024, device=device), _waiting(device)
     meter = open_meter(cuda_uuid() if processor == GPU else "")
@@ -294,17 +292,11 @@ def power_facts(processor: str, seconds: float) -> tuple[Section, Section]:
     idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause), meter)
     busy_w = measure.watts(pause, lambda: (matrix @ matrix, wait_for_device()), meter)
     if idle_w is None or busy_w is None:
-        say("power: no counter can be read; idle power and watts are assumed")
-        return assumed_power(200.0 if processor == GPU else CORE_WATTS * torch.get_num_threads())
+        say("power: no counter can be read, so emulated cells have no joules")
+        return None
     say(f"power: {idle_w:.1f} W idle, {busy_w:.1f} W computing")
     note = meter.sentence
     return fact(idle_w, "W", note=note), fact(max(0.0, busy_w - idle_w), "W", note=f"{note}, above idle")
-
-
-def assumed_power(computing_watts: float) -> tuple[Section, Section]:
-    """Idle power, and power above idle when computing, of a machine without a counter."""
-    note = "no power counter was read"
-    return fact(5.0, "W", "assumed", note), fact(computing_watts, "W", "assumed", note)
 
 
 def device_section(name: str, processor: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
@@ -330,7 +322,7 @@ def machine_section(
     read_rate: float,
     capacity: float,
     flash: Section,
-    power: tuple[Section, Section],
+    power: tuple[Section, Section] | None,
 ) -> Section:
     """A device file of what was measured.
 
@@ -341,25 +333,28 @@ def machine_section(
         read_rate: bytes per second that its memory gives.
         capacity: bytes of its memory.
         flash: its storage.
-        power: idle, and above idle when it computes.
+        power: idle, and above idle when it computes; None if it was not measured.
     """
     peak = {
         arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
         for arithmetic, rate in best_rates(costs).items()
     }
     bandwidth = fact(read_rate / GIGA, "GB/s", note="the faster of reading and copying")
-    idle_w, watts = power
+    entries: Section = {"peak": peak, "bandwidth": bandwidth}
+    idle: Section = {}
+    if power:
+        idle, entries["watts"] = {"power": {"idle": power[0]}}, power[1]
     return {
         "name": name,
         "kind": "emulated",
-        "processors": {processor: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
+        "processors": {processor: entries},
         "flash": flash,
         "dram": {
             "capacity": fact(capacity / GIGA, "GB"),
             "budget": fact(0.8 * capacity / GIGA, "GB", "assumed", "four fifths of the capacity"),
             "bandwidth": bandwidth,
         },
-        "power": {"idle": idle_w},
+        **idle,
     }
 
 

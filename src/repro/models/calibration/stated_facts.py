@@ -70,7 +70,7 @@ class StatedFacts:
 
     def _with_watts(self, device: Section) -> Section:
         processors = {**device["processors"]}
-        idle = device["power"]["idle"]
+        idle = (device.get("power") or {}).get("idle")
         logs = {on: _power(text) for on, text in _by_processor(self.watts, processors).items()}
         if self.watts_idle is not None:
             idle = fact(self.watts_idle, "W", "measured", "--watts-idle")
@@ -78,6 +78,8 @@ class StatedFacts:
             idle = fact(
                 min(log.idle or 0.0 for log in idle_logs), "W", "measured", f"at rest, {idle_logs[0].origin}"
             )
+        if idle is None:
+            raise InputError("--watts needs power at rest: give --watts-idle, or a log with a part at rest")
         for on, log in logs.items():
             above = log.busy - idle["value"]
             if above <= 0:
@@ -86,7 +88,7 @@ class StatedFacts:
                 )
             note = f"{log.busy:.4g} W, {log.origin}, less {idle['value']:.4g} W at rest"
             processors[on] = {**processors[on], "watts": fact(above, "W", "measured", note)}
-        return {**device, "processors": processors, "power": {**device["power"], "idle": idle}}
+        return {**device, "processors": processors, "power": {**(device.get("power") or {}), "idle": idle}}
 
 
 @dataclass(frozen=True)
