@@ -17,6 +17,7 @@ from repro.device.products import PRODUCTS_FILE, file_name, products
 from repro.experiments.plan import plain
 from repro.records.record import Record
 from repro.records.results import open_results
+from repro.scenarios.generation.bands import bands_of
 from repro.scenarios.registry import made
 from tiny_project import Project, composed
 
@@ -156,3 +157,27 @@ def test_an_unknown_product_of_a_known_chip_is_one_line(conf: Path, tmp_path: Pa
     refused = Project(tmp_path, tmp_path).bare(tmp_path, "device=my_phone", "--config-dir", str(conf))
     assert refused.returncode == 2
     assert "products.csv, line 2: memory_gb is 'much'; it must be a number from 0 to 1024" in refused.stderr
+
+
+def test_a_format_without_a_kernel_runs_on_the_cpu_and_its_band_stands_beside_it(tmp_path: Path) -> None:
+    words = ("device=galaxy_s23", "engine=llama_cpp_npu", "format=q4_k_m")
+    record = ran(tmp_path, *words)["Samsung Galaxy S23"]
+    assert "npu has no kernel for the format of the weights; its ops ran on cpu" in record.provenance.notes
+    for phase, sentence in zip(("prefill", "decode"), bands_of(record), strict=True):
+        assert sentence.startswith(
+            f"{phase} on cpu, from rows of this chip: measured values lay 50% within 1."
+        )
+
+
+def test_six_threads_decode_slower_than_four_where_the_sixth_is_on_an_efficiency_core(tmp_path: Path) -> None:
+    speeds = []
+    for threads in (4, 6):
+        words = (
+            "device=galaxy_s23",
+            "engine=llama_cpp_cpu",
+            f"device.processors.cpu.threads.value={threads}",
+        )
+        speeds.append(
+            ran(tmp_path / str(threads), *words)["Samsung Galaxy S23"].values["decode_tokens_per_s"]
+        )
+    assert speeds[1] < speeds[0]

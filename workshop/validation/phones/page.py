@@ -27,15 +27,17 @@ MACHINES = {"android": "Android phones", "iphone": "iPhones", "board": "boards a
 NOBODY = "a chip that nobody measured"
 RESIDUALS = "fitted rows (residuals)"
 
+ON_OTHER_CHIPS = "known == 'class'"
 BY_MACHINE = {
-    NOBODY: WITHOUT,
-    "2 rows of the chip": TWO,
-    "9 rows of the chip": NINE,
+    NOBODY: (ON_OTHER_CHIPS, WITHOUT),
+    "a format or class of no other chip": ("known == 'nothing'", WITHOUT),
+    "2 rows of the chip": (ON_OTHER_CHIPS, TWO),
+    "9 rows of the chip": ("apart == ''", NINE),
 }
 VIEWS = {
     **{
-        f"{name}, {plural}": (f"apart == '' and machine == '{kind}'", column)
-        for name, column in BY_MACHINE.items()
+        f"{name}, {plural}": (f"apart == '' and {rows} and machine == '{kind}'", column)
+        for name, (rows, column) in BY_MACHINE.items()
         for kind, plural in MACHINES.items()
     },
     RESIDUALS: ("apart == ''", FITTED),
@@ -87,8 +89,9 @@ Made by `{COMMAND}`; predictions by row are in `rows.csv`.
 An error is |predicted / measured - 1|. Each value is predicted by a fit to the rows of all other chips and,
 where the line says so, to two or nine rows of its own chip, class and processor, evenly spread over their
 names. Skill is 1 minus our median error over that of a rule that saw the same rows and scales the nearest by
-bytes (and the data sheets' bandwidths) or by operations (and their peaks). Forms and widths of the fit were
-chosen by these errors.
+bytes (and the data sheets' bandwidths) or by operations (and their peaks). The first lines, and those of two
+rows, have values whose class others measured in the format. Forms and widths of the fit were chosen by these
+errors.
 """
 FORMATS = """\
 ## By processor, phase and format
