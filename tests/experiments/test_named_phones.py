@@ -169,7 +169,10 @@ def test_a_format_without_a_kernel_runs_on_the_cpu_and_its_band_stands_beside_it
         )
 
 
-def test_six_threads_decode_slower_than_four_where_the_sixth_is_on_an_efficiency_core(tmp_path: Path) -> None:
+def test_six_threads_read_a_prompt_slower_than_four_where_the_sixth_is_on_an_efficiency_core(
+    tmp_path: Path,
+) -> None:
+    """A Snapdragon 8 Gen 2 has an X3, four A715 and three A510."""
     speeds = []
     for threads in (4, 6):
         words = (
@@ -179,5 +182,5 @@ def test_six_threads_decode_slower_than_four_where_the_sixth_is_on_an_efficiency
         )
         (folder := tmp_path / str(threads)).mkdir()
         record = ran(folder, *words)["Samsung Galaxy S23"]
-        speeds.append(record.values["decode_tokens_per_s"])
-    assert speeds[1] < speeds[0]
+        speeds.append(record.values["prefill_tokens_per_s"])
+    assert 0.85 * speeds[0] < speeds[1] < speeds[0]
