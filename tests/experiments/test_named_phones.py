@@ -183,4 +183,4 @@ def test_six_threads_read_a_prompt_slower_than_four_where_the_sixth_is_on_an_eff
         (folder := tmp_path / str(threads)).mkdir()
         record = ran(folder, *words)["Samsung Galaxy S23"]
         speeds.append(record.values["prefill_tokens_per_s"])
-    assert 0.85 * speeds[0] < speeds[1] < speeds[0]
+    assert 0.5 * speeds[0] < speeds[1] < speeds[0]
