@@ -102,8 +102,8 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     processor = processor_of(family)
     content: dict[str, Any] = {"name": engine, "papers": [], OVER: CHIP, "main": processor}
     content[FORMAT] = "w8a8" if processor == "npu" and not family.startswith("llama_cpp") else "q4_0"
-    if engine in class_specification().above_floor:
-        content[ABOVE_FLOOR] = class_specification().above_floor[engine]
+    if family in class_specification().above_floor:
+        content[ABOVE_FLOOR] = class_specification().above_floor[family]
     numbers = engine_numbers(engine, fit, [f"phone.*.{family}.*"])
     bounds = fit.at_bounds(engine)
     ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
