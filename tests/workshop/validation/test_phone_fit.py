@@ -22,7 +22,7 @@ from workshop.fitting.measures import one_pass
 from workshop.validation.phones.bands import bands, holds
 from workshop.validation.phones.chips import sheets, soc_device
 from workshop.validation.phones.class_fit import ClassFit, fit_classes
-from workshop.validation.phones.classes import Deviation, PassSeconds
+from workshop.validation.phones.classes import LogTerm, PassSeconds
 from workshop.validation.phones.comparison import GIVEN, WITHOUT, compare, divided
 from workshop.validation.phones.engine_files import _different, all_rows_fit, check_engines
 from workshop.validation.phones.page import BY_MACHINE, MACHINES
@@ -74,7 +74,7 @@ def test_the_derivatives_of_the_closed_form_are_its_slopes(fit: ClassFit) -> Non
 def test_a_fit_to_values_of_a_known_law_finds_it() -> None:
     """Decode rates that are 0.4 of each bus come back on a chip that the fit did not see."""
     rows = [row for row in ROWS if row.engine == "llama_cpp_cpu" and row.format == "q4_0" and row.decode]
-    law = ClassFit({Deviation("bandwidth_share", "llama_cpp_cpu", 0.3): np.log(0.4 / 0.6)})
+    law = ClassFit({LogTerm("bandwidth_share", "llama_cpp_cpu", 0.3): np.log(0.4 / 0.6)})
     exact = [replace(one, measured=law.predicted([one])[one.id]) for one in quantities(rows)]
     chip = exact[0].row.soc
     blind = fit_classes([one for one in exact if one.row.soc != chip])

@@ -12,11 +12,11 @@ from scipy.sparse import csr_matrix, diags, vstack
 
 from workshop.validation.phones.class_specification import class_specification
 from workshop.validation.phones.classes import (
-    Deviation,
+    LogTerm,
     PassSeconds,
     Vector,
     computes,
-    deviations,
+    log_terms,
     numbers_of,
 )
 from workshop.validation.phones.quantities import Quantity
@@ -24,12 +24,12 @@ from workshop.validation.phones.quantities import Quantity
 
 @dataclass(frozen=True)
 class ClassFit:
-    """Fitted deviations; those that a fit did not see are 0."""
+    """Fitted terms of logarithms; those that a fit did not see are 0."""
 
-    values: dict[Deviation, float]
+    values: dict[LogTerm, float]
 
     @cached_property
-    def _places(self) -> dict[Deviation, int]:
+    def _places(self) -> dict[LogTerm, int]:
         return {one: i for i, one in enumerate(self.values)}
 
     def predicted(self, wanted: Sequence[Quantity]) -> dict[str, float]:
@@ -41,7 +41,7 @@ class ClassFit:
 
     def number(self, name: str, engine: str, chip: str = "") -> float:
         """A number of a class, or of the class on a chip, within its bounds."""
-        log = sum(self.values.get(one, 0.0) for one in deviations(name, engine, chip))
+        log = sum(self.values.get(one, 0.0) for one in log_terms(name, engine, chip))
         given = next((one for one in class_specification().numbers if one.name == name), None)
         if given is None:
             return float(np.exp(log))
@@ -60,20 +60,20 @@ class ClassFit:
 def fit_classes(seen: Sequence[Quantity]) -> ClassFit:
     """Fit all classes to measured values.
 
-    The log ratios of predicted to measured, over the noise, and the deviations over their widths are made
+    The log ratios of predicted to measured, over the noise, and the terms over their widths are made
     small. Both count by a loss that grows linearly for large ones, so that a misprinted row does not move the
     rest.
     """
     used = dict.fromkeys(
-        deviation
+        term
         for one in seen
         for number in numbers_of(one)
-        for deviation in deviations(number, computes(one.row.engine, one.row.format), one.row.soc)
+        for term in log_terms(number, computes(one.row.engine, one.row.format), one.row.soc)
     )
-    places = {deviation: i for i, deviation in enumerate(used)}
+    places = {term: i for i, term in enumerate(used)}
     passes, noise = PassSeconds(seen, places), class_specification().noise
     measured = np.log([one.printed(one.measured) for one in seen])
-    widths = np.array([deviation.width for deviation in used])
+    widths = np.array([term.width for term in used])
 
     def residuals(values: Vector) -> Vector:
         return np.concatenate([(np.log(passes(values)) - measured) / noise, values / widths])

@@ -49,7 +49,7 @@ def computes(engine: str, storage_format: str) -> str:
 
 
 @dataclass(frozen=True)
-class Deviation:
+class LogTerm:
     """One fitted logarithm: how far a number deviates from the one above it.
 
     Attributes:
@@ -63,23 +63,23 @@ class Deviation:
     width: float
 
 
-def deviations(number: str, engine: str, chip: str) -> Iterator[Deviation]:
+def log_terms(number: str, engine: str, chip: str) -> Iterator[LogTerm]:
     """Those whose sum, with the logarithm of where the search begins, is a number's logarithm on a chip."""
     given, family = class_specification(), class_of(engine)
     kind = number.partition(".")[0]
     if kind == ARITHMETIC:
-        yield Deviation(number, family, given.arithmetic)
+        yield LogTerm(number, family, given.arithmetic)
     elif kind in (ONE, MANY):
-        yield Deviation(number, processor_of(family), given.formats[0])
-        yield Deviation(number, family, given.formats[1])
+        yield LogTerm(number, processor_of(family), given.formats[0])
+        yield LogTerm(number, family, given.formats[1])
     else:
         widths = next(one.widths for one in given.numbers if one.name == number)
-        yield Deviation(number, processor_of(family), widths[0])
-        yield Deviation(number, family, widths[1])
+        yield LogTerm(number, processor_of(family), widths[0])
+        yield LogTerm(number, family, widths[1])
         if engine != family:
-            yield Deviation(number, engine, given.builds)
+            yield LogTerm(number, engine, given.builds)
         if widths[2] and chip:
-            yield Deviation(number, f"{family}@{chip}", widths[2])
+            yield LogTerm(number, f"{family}@{chip}", widths[2])
 
 
 def numbers_of(quantity: Quantity) -> tuple[str, ...]:
@@ -93,14 +93,14 @@ def numbers_of(quantity: Quantity) -> tuple[str, ...]:
 
 
 class PassSeconds:
-    """Seconds of many forward passes from deviations, at once."""
+    """Seconds of many forward passes from terms of logarithms, at once."""
 
-    def __init__(self, measured: Sequence[Quantity], names: Mapping[Deviation, int]) -> None:
+    def __init__(self, measured: Sequence[Quantity], names: Mapping[LogTerm, int]) -> None:
         """Arrange the work of the passes.
 
         Args:
             measured: what was measured.
-            names: the place of each deviation that exists; others are 0.
+            names: the place of each term that exists; others are 0.
         """
         given, works = class_specification(), [work(one) for one in measured]
         engines = [computes(one.row.engine, one.row.format) for one in measured]
@@ -125,7 +125,7 @@ class PassSeconds:
         for i, (one, engine) in enumerate(zip(measured, engines, strict=True)):
             for number in numbers_of(one):
                 kind = number.partition(".")[0]
-                places = [names.get(d, -1) for d in deviations(number, engine, one.row.soc)]
+                places = [names.get(d, -1) for d in log_terms(number, engine, one.row.soc)]
                 self._entries.setdefault(kind, []).extend((i, place) for place in places if place >= 0)
         self._bounds = {one.name: np.log((one.first, *one.between)) for one in given.numbers}
         self._shape = len(measured), len(names)
@@ -145,7 +145,7 @@ class PassSeconds:
         return self._seconds(self.logs(values))
 
     def jacobian(self, values: Vector) -> csr_matrix:
-        """Derivatives of the logarithm of the seconds by each deviation, `[passes, deviations]`."""
+        """Derivatives of the logarithm of the seconds by each term, `[passes, terms]`."""
         logs = self.logs(values)
         seconds = self._seconds(logs)
         rows, places, slopes = [], [], []
@@ -187,7 +187,7 @@ def pad(engine: str, rows: int) -> int:
     return min(fitting) if fitting else ceil(rows / max(shapes)) * max(shapes)
 
 
-def formats_of(engine: str, known: Iterable[Deviation]) -> list[str]:
+def formats_of(engine: str, known: Iterable[LogTerm]) -> list[str]:
     """Formats of which a class's fit says something, in the order of `PRECISIONS`."""
     family = class_of(engine)
     seen = {d.number.partition(".")[2] for d in known if d.where == family and d.number.startswith(f"{ONE}.")}
