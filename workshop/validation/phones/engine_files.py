@@ -205,6 +205,10 @@ def _lines(node: Mapping[str, Any], indent: str) -> Iterator[str]:
             elif len(line) > LONGEST:
                 head, part, rest = line.rpartition(", cells: " if ", cells: " in line else ", note: ")
                 line = f"{head},\n{indent}  {part.removeprefix(', ')}{rest}"
+            if max(map(len, line.splitlines())) > LONGEST and not isinstance(below, str):
+                width = LONGEST - len(indent) - len(key) - 20  # a word may end behind it
+                text = yaml.safe_dump(below, sort_keys=False, default_flow_style=True, width=width)
+                line = f"{indent}{key}: " + text.strip().replace("\n", f"\n{indent}  ")
             yield line + "\n"
 
 

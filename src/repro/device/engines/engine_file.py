@@ -420,7 +420,11 @@ def with_explanations(config: Mapping[str, Any]) -> dict[str, Any]:
 @remember(256)
 def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
     """A recorded device or engine with the explanations of the file with its name; nobody changes it."""
-    for content in (_file(group, name) for name in _files(group)):
+    for name in _files(group):
+        try:
+            content = _file(group, name)
+        except InputError:  # somebody else's file
+            continue
         if content.get("name") == recorded.get("name"):
             return _with_explanations(recorded, written_out(content) if group == "engine" else content)
     return recorded
