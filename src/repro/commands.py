@@ -326,8 +326,8 @@ def list_(group: str | None, name: str | None) -> None:
 
 
 @verb(
-    argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default"),
-    argument("--engine", default="", metavar="NAME", help="of conf/engine; their own by default"),
+    argument("devices", nargs="*", metavar="DEVICE", help="as `repro list devices` has them; all by default"),
+    argument("--engine", default="", metavar="NAME", help="public for one device, else their own"),
     argument("--source", default="", help="list the facts of this source"),
     argument("--assumed", action="store_const", const="assumed", dest="source"),
     argument("--fitted", action="store_const", const="fitted", dest="source"),
@@ -336,8 +336,9 @@ def device(devices: Sequence[str], engine: str, source: str) -> None:
     """Show devices as an engine uses them: what each machine can do, and the source of every number.
 
     repro device                            all machines, their rates, their facts by source
-    repro device oneplus_12                 one of them, and which rows each processor's numbers rest on
-    repro device oneplus_12 --engine NAME   with this engine in place of the one that its file names
+    repro device galaxy_s23                 the one file that cells bill: each number, its source, its file
+    repro device galaxy_s23 --engine NAME   with this engine in place of `public`
+    repro device oneplus_12 pixel_8         rates beside each other, and which rows their numbers rest on
     repro device --assumed                  every number without a source, and why
     repro device --fitted oneplus_12        every fitted number and the reference cells behind it
     repro device --source paper             the same for any source
@@ -398,20 +399,36 @@ def fetch(
     argument("--conf", type=Path, help="folder with device/ and engine/; the checkout's conf, or ./conf"),
     argument("--quick", action="store_true", help="seconds, for a look; rates are too high"),
     argument("--busy", action="store_true", help="measure although the machine is busy"),
-    argument("--device", help="what is measured, cpu or cuda; of a file: one of conf/device with its memory"),
-    argument("--scratch", type=Path, help="folder on the disk to measure"),
-    argument("--from-llama-bench", type=Path, metavar="FILE.json", help="measure nothing here"),
-    argument("--threads", type=int, help="of the file: whose tests are used (those of the fastest)"),
     argument(
-        *("--setting",), action="append", default=[], metavar="FIELD=VALUE", help="of the file: whose tests"
+        "--device", help="what is measured, cpu or cuda; of rows: one of conf/device that stands behind"
+    ),
+    argument("--scratch", type=Path, help="folder on the disk to measure"),
+    argument("--from-llama-bench", type=Path, nargs="+", metavar="FILE.json", help="measure nothing here"),
+    argument("--rows", type=Path, nargs="+", metavar="FILE.csv", help="measure nothing here"),
+    argument("--threads", type=int, help="of rows: whose are used (those of the fastest)"),
+    argument(
+        *("--setting",), action="append", default=[], metavar="FIELD=VALUE", help="of rows: which are used"
     ),
     argument(
         *("--active-parameters",),
         type=float,
         metavar="N",
-        help="of the file: that a token uses of a mixture of experts",
+        help="of rows: that a token uses of a mixture of experts",
     ),
-    argument("--bandwidth", type=float, metavar="GB/S", help="of the file: that the chip's memory gives"),
+    argument("--bandwidth", type=float, metavar="GB/S", help="of rows: that the chip's memory gives"),
+    argument("--memory", type=float, metavar="GB", help="of rows: the machine's memory"),
+    argument("--flash", type=float, metavar="GB/S", help="of rows: what reads from flash get"),
+    argument(
+        *("--watts",),
+        nargs="+",
+        default=[],
+        metavar="[PROCESSOR=]W",
+        help="of rows: of the whole machine at work, or a CSV log with seconds and watts",
+    ),
+    argument("--watts-idle", type=float, metavar="W", help="of rows: of the whole machine at rest"),
+    argument("--from-json", type=Path, metavar="FILE.json", help="measure nothing here: a board's file"),
+    argument("--ssh", metavar="HOST", help="measure that board, which needs python3 and numpy"),
+    argument("--minutes", type=float, help="of --ssh: how long it may take (5)"),
 )
 def calibrate(
     name: str | None,
@@ -420,8 +437,16 @@ def calibrate(
     busy: bool,
     device: str | None,
     scratch: Path | None,
-    from_llama_bench: Path | None,
-    **of_file: Any,
+    from_llama_bench: Sequence[Path] | None,
+    rows: Sequence[Path] | None,
+    from_json: Path | None,
+    ssh: str | None,
+    minutes: float | None,
+    threads: int | None,
+    setting: Sequence[str],
+    active_parameters: float | None,
+    bandwidth: float | None,
+    **stated: Any,
 ) -> None:
     """Measure this machine and write a device file and an engine file, so that it can be emulated.
 
@@ -429,18 +454,55 @@ def calibrate(
     repro calibrate --name "My board" --conf FOLDER   FOLDER/device/my_board.yaml, and its engine
     repro calibrate --quick         seconds, for a look: caches are not emptied
     repro calibrate --device cuda   the GPU in place of the CPU
-    repro calibrate --from-llama-bench FILE.json   any machine, from what llama-bench -o json wrote
+    repro calibrate --from-llama-bench CPU.json GPU.json   any machine, from what llama-bench -o json wrote
+    repro calibrate --rows FILE.csv   any machine, from a table with columns of conf/reference/phones.csv
         --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
+        --memory 16 --flash 3.5 --watts LOG.csv (or cpu=4.2 gpu=3.1 --watts-idle 1.1)
+    repro calibrate --ssh user@board   a board with python3 and numpy, by the program of the next line
+    repro calibrate --from-json board.json   a board on which board_calibrator.py wrote this file
 
     A busy machine is refused; --busy measures it anyway, and the files say so.
     docs/emulator.md explains the figures.
     """
-    from repro.models.calibration.calibrated_files import conf_folder, write_of_file, write_of_this_machine
+    from repro.models.calibration.calibrated_files import (
+        RowFiles,
+        conf_folder,
+        write_of_rows,
+        write_of_this_machine,
+    )
+    from repro.models.calibration.stated_facts import StatedFacts
 
-    if from_llama_bench:
-        write_of_file(conf_folder(conf), name, device, from_llama_bench, **of_file)
+    of_rows = {
+        "setting": setting,
+        "active_parameters": active_parameters,
+        "bandwidth": bandwidth,
+        **stated,
+    }
+    if from_json or ssh is not None:
+        from repro.models.calibration.board_files import board_text, write_of_board
+
+        others = {
+            "from-llama-bench": from_llama_bench,
+            "rows": rows,
+            "quick": quick,
+            "device": device,
+            **of_rows,
+        }
+        text, where = board_text(from_json, ssh, minutes, threads, busy, scratch, others)
+        write_of_board(conf_folder(conf), name, text, where)
         return
-    for option, value in of_file.items():
+    if minutes is not None:
+        raise InputError("--minutes goes with --ssh")
+    files = RowFiles(from_llama_bench or (), rows or (), threads, setting, active_parameters)
+    if files.paths:
+        from repro.experiments.composing import load_components
+        from repro.experiments.summaries.new_machine import answer_lines
+
+        load_components()
+        made = write_of_rows(conf_folder(conf), name, device, files, StatedFacts(**stated), bandwidth)
+        print(*answer_lines(*made), sep="\n")
+        return
+    for option, value in {**of_rows, "threads": threads}.items():
         if value not in (None, []):
-            raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench")
+            raise InputError(f"--{option.replace('_', '-')} goes with --from-llama-bench or --rows")
     write_of_this_machine(conf_folder(conf), name, device or "cpu", quick, busy, scratch)

@@ -1,6 +1,7 @@
 """Measuring a machine: the pieces against invented disks, counters and kernels, and the command itself."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import yaml
 from repro.commands import VERBS
 from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
+from repro.device.energy import open_meter
 from repro.device.engines.engine_file import with_engine
 from repro.device.op import Op
 from repro.device.probing import measure, quiet
@@ -33,19 +35,22 @@ def test_slow_calls_do_not_raise_the_time_of_a_call() -> None:
     assert len(calls) == 9
 
 
-def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
-    package = tmp_path / "intel-rapl:0"
+def test_power_is_read_from_counters_that_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, clock = tmp_path / "intel-rapl:0", SimpleNamespace(now=0.0)
     package.mkdir()
-    (package / "max_energy_range_uj").write_text("999999\n", encoding="utf-8")
-    (package / "energy_uj").write_text("900000\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "WallClock", lambda: clock)
+    for file, content in (("name", "package-0"), ("max_energy_range_uj", 999_999), ("energy_uj", 900_000)):
+        (package / file).write_text(f"{content}\n", encoding="utf-8")
 
     def work() -> None:
-        measure.WallClock().wait_until(0.05)
+        clock.now += 0.05
         (package / "energy_uj").write_text("400000\n", encoding="utf-8")
 
-    # 0.5 J in a little over 0.05 s, over the end of the counter.
-    assert measure.watts(0.01, work, tmp_path) == pytest.approx(10.0, rel=0.2)
-    assert measure.watts(0.01, work, tmp_path / "nowhere") is None
+    # 0.5 J in 0.05 s, over the end of the counter.
+    assert measure.watts(0.01, work, open_meter(powercap=tmp_path)) == pytest.approx(10.0)
+    assert measure.watts(0.01, work, open_meter(powercap=tmp_path / "nowhere")) is None
 
 
 # The self-test

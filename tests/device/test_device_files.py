@@ -121,8 +121,9 @@ def test_a_processor_is_physical(m: Machine, name: str, processor: Processor) ->
     assert all(0 < share <= 1 for _, share in processor.efficiency.points)
     assert 0 <= processor.launch < (50e-3 if m.name in SLOW_STARTS else 1e-3)
     assert processor.launch or processor.start, "nothing starts at once"
-    assert 0 <= processor.watts < 400
-    assert processor.watts or m.idle_watts, "a device draws power"
+    if processor.watts is not None:
+        assert 0 <= processor.watts < 400
+        assert processor.watts or m.idle_watts, "a device draws power"
 
 
 @pytest.mark.parametrize(("m", "name", "processor"), every_processor())
@@ -138,7 +139,7 @@ def test_more_rows_never_take_less_time(m: Machine, name: str, processor: Proces
 def test_memory_and_flash_are_physical(name: str) -> None:
     m, known = MACHINES[name], {fact.path: fact for fact in facts(DEVICES[name])}
     assert 0 < m.dram_budget <= known["dram.capacity"].value
-    assert 0 < m.idle_watts < 100
+    assert m.idle_watts is None or 0 < m.idle_watts < 100
     rates = [rate for _, rate in m.flash.bandwidth.points]
     assert rates == sorted(rates)
     assert 0 < rates[-1] < min(p.bandwidth for p in m.processors.values())
@@ -283,7 +284,7 @@ def test_the_command_says_on_which_rows_a_processor_s_numbers_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """8 Gen 3: phones.csv has 3 prompts and 5 decodings of QNN, no dense row of llama.cpp on the CPU."""
-    assert commands.run("device", ["xiaomi_14", "--engine", "public"]) == 0
+    assert commands.run("device", ["xiaomi_14", "oneplus_12", "--engine", "public"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "xiaomi_14, npu: qnn_npu: this chip's rows, 5 of decoding and 3 of prompts" in said
     assert any(
@@ -302,7 +303,7 @@ def test_an_unknown_device_is_named_with_the_choices(capsys: pytest.CaptureFixtu
     assert commands.run("device", ["oneplus12"]) == 2
     said = capsys.readouterr().err
     assert "there is no device 'oneplus12'" in said
-    assert "redmi_k70_pro" in said
+    assert "Did you mean oneplus_12 or " in said
 
 
 def test_an_engine_has_rates_of_its_own() -> None:

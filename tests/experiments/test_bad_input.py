@@ -55,7 +55,7 @@ def complaint(project: Project, *overrides: str) -> str:
     ("argument", "said"),
     [
         ("method=chain_ds", "there is no method 'chain_ds'. Did you mean chain_sd? All "),
-        ("device=oneplus_21", "there is no device 'oneplus_21'. Did you mean oneplus_12"),
+        ("device=oneplus_21", "there is no device 'oneplus_21'. Did you mean oneplus_15"),
         ("model@target=smolm2_135m", "there is no model 'smolm2_135m'. Did you mean smollm2_135m"),
         ("experiment=lever/fig99", "there is no experiment 'lever/fig99'. Did you mean lever/fig"),
         ("experiment=fig10", "there is no experiment 'fig10'. Did you mean lever/fig10 or "),

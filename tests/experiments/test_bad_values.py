@@ -53,6 +53,7 @@ ACCEPTED = {
     "null": """
         *.checkpoint.folder *.checkpoint.hub *.checkpoint.hub.revision *.checkpoint.predictor
         *.checkpoint.shares_embeddings_with *.precision *.rounded *.scoring.score *.wheel *dataset.hub
+        device.power
         *dataset.hub.config calibrate_draft_to compression data_dir device.engine draft.shape engine
         engine.devices engine.devices.*.processors engine.extends format labels method.memory probe
         probe.depth prompt_tokens resident service target.shape trace trace.apps.0.tpot

@@ -174,7 +174,8 @@ def taken(arguments: list[str]) -> None:
     for override in cell:
         key, _, value = override.lstrip("+").partition("=")
         if "@" in key:
-            assert OmegaConf.select(config, key.partition("@")[2]).name
+            chosen = OmegaConf.select(config, key.partition("@")[2])
+            assert "layers" in chosen or chosen.name, "a shape has no name"
         elif "." in key and not key.startswith(("hydra", "~")) and re.fullmatch(r"[\w.]+", value):
             now = OmegaConf.select(config, key)
             assert word(now) == value or float(now) == float(value)

@@ -43,8 +43,17 @@ def test_every_choice_has_a_few_words(group: str, capsys: pytest.CaptureFixture[
     titles = choices.titles(group)
     assert len(titles) >= 2
     assert [name for name, title in titles.items() if not title] == []
-    lines = said(capsys, group).splitlines()
-    assert [line.split()[0] for line in lines] == list(titles)
+    lines = [line for line in said(capsys, group).splitlines() if line and not line.endswith(":")]
+    assert sorted(line.split()[0] for line in lines) == list(titles)
+
+
+def test_devices_are_listed_by_chip_and_models_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {part.partition(":")[0]: part for part in said(capsys, "devices").split("\n\n")}
+    listed = {heading: [line.split()[0] for line in part.splitlines()[1:]] for heading, part in parts.items()}
+    assert {"xiaomi_14", "oneplus_12", "jetson_tx2"} <= {*listed["The papers' phones, boards and servers"]}
+    assert listed["BCM2712"][:2] == ["bcm2712", "raspberry_pi_5"]
+    assert "iphone_15" in listed["Their chips have no device file yet"]
+    assert "\nSmolLM, costs alone:\n  smollm_135m " in said(capsys, "models")
 
 
 def test_every_component_is_read_as_it_is() -> None:

@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
+from repro.experiments.summaries import new_machine
 from repro.models.calibration.passes import PassTimer
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
 
@@ -36,7 +37,9 @@ GPU = {"backends": "Vulkan", "gpu_info": "Some GPU"}
 
 
 @pytest.fixture
-def conf(tmp_path: Path) -> Path:
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder; what the command says of methods takes seconds, and has its own tests."""
+    monkeypatch.setattr(new_machine, "answer_lines", lambda device, engine: [])
     for group in ("device", "engine"):
         (tmp_path / "conf" / group).mkdir(parents=True)
     return tmp_path / "conf"
@@ -89,7 +92,7 @@ def test_a_file_is_emulated_as_fast_as_it_says(conf: Path, capsys: pytest.Captur
     assert tokens_per_s(files, 1) == pytest.approx(12.0, rel=0.01)
     assert files[0]["name"] == "Some Chip"
     assumed = {fact.path for fact in facts(files[0]) if fact.source == "assumed"}
-    assert {"flash.bandwidth", "dram.budget", "power.idle", "processors.cpu.peak.fp32"} <= assumed
+    assert {"flash.bandwidth", "dram.budget", "processors.cpu.peak.fp32"} <= assumed
     assert "start is assumed" in capsys.readouterr().err
 
 
@@ -402,7 +405,7 @@ REFUSED: list[tuple[object, str, str]] = [
     ([ANSWER], "--setting n_deep=0", "no --setting 'n_deep'. Did you mean n_depth"),
     ([ANSWER], "--setting n_depth=7", "the file has tests of n_depth 0"),
     ([ANSWER], "--threads 3", "--threads 3: the file has tests of 4"),
-    ([ANSWER], "--device bcm2713", "there is no --device 'bcm2713'. Did you mean bcm2712"),
+    ([ANSWER], "--device bcm2713", "there is no device 'bcm2713'. Did you mean bcm2712"),
     ([ANSWER], "--bandwidth 0", "--bandwidth is 0.0; it must be"),
     (EXPERTS, "--active-parameters 31e9", "must be above 0 and below"),
     (EXPERTS, "--active-parameters nan", "must be above 0"),

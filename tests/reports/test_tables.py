@@ -16,6 +16,7 @@ from records import record
 from repro import commands
 from repro.core import paths
 from repro.core.errors import InputError
+from repro.device.facts.holds import UNMEASURED
 from repro.records.members import Member
 from repro.records.record import Record
 from repro.records.results import Results
@@ -201,6 +202,31 @@ class TestBuild:
         table = lines(made(records, speed, column("tokens", timed=False), SPEEDUP))
         names = ("speed", "tokens", "speedup")
         assert [table["edgellm", name]["marks"] for name in names] == marks
+
+    @pytest.mark.parametrize(
+        ("sentences", "marks"),
+        [
+            (["600 rows (numbers hold for 1 to 512)"], "extrapolated"),
+            ([f"9 {UNMEASURED} 1 and 512"], "interpolated"),
+            (
+                [f"9 {UNMEASURED} 1 and 512", "600 rows (numbers hold for 1 to 512)"],
+                "extrapolated interpolated",
+            ),
+        ],
+    )
+    def test_rows_outside_and_rows_between_have_one_sign_and_words_of_their_own(
+        self, sentences: list[str], marks: str
+    ) -> None:
+        said = {run("edgellm", 6, 1.0).key: [f"decode on cpu: {sentence}" for sentence in sentences]}
+        section = {"title": "T", "rows": {"by": ["method"]}, "columns": [SPEED]}
+        table = build(
+            table_spec("table", section), [run("edgellm", 6, 1.0)], {}, [*said], outside_phases=said
+        )
+        assert lines(table)["edgellm", "speed"]["marks"] == marks
+        text = to_markdown(page(table), [])
+        assert " x " in text
+        assert " x x" not in text
+        assert ("were not measured" in text) == ("interpolated" in marks)
 
     def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
         reference = {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}

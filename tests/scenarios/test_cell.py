@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from invented_answers import answer
 from repro.core.errors import InputError
 from repro.core.overrides import override
+from repro.device import local
+from repro.device.energy import EnergyMeter
 from repro.device.op import CPU, FLASH
 from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation
@@ -73,6 +78,7 @@ def test_the_wall_clock_repeats_and_shows_its_spread(
         return found
 
     monkeypatch.setattr(figures, "timing", noted)
+    monkeypatch.setattr(local, "open_meter", lambda *_: EnergyMeter((), "no counter"))
     record = project.record(*LOCAL, "repeats=3")
     over_all, *each = speeds
     assert (len(each), record.values["prompts"]) == (3, 3), "the warm-up does not count"
@@ -85,6 +91,22 @@ def test_the_wall_clock_repeats_and_shows_its_spread(
     once = project.record(*LOCAL, "repeats=1")
     assert once.uncertainty == {}, "one run has no spread"
     assert once.key != record.key
+
+
+def test_a_local_run_has_joules_where_counters_measure_them(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = SimpleNamespace(label="package-0", joules=partial(next, count(1.0)))  # 1 J a reading
+    for counters, absent in (((counted,), ""), ((), "no counter")):
+        meter = EnergyMeter(counters, absent)
+        monkeypatch.setattr(local, "open_meter", lambda *_, meter=meter: meter)
+        record = project.record(*LOCAL, "sweep=force")
+        names = ("prefill_joules", "decode_joules", "joules_per_token")
+        assert [bool(record.values[name]) for name in names] == 3 * [bool(counters)]
+        notes = [note for note in record.provenance.notes if note.startswith("energy is")]
+        assert notes == [meter.sentence]
+    assert [record.values[name] for name in names] == 3 * [None]
+    assert notes == ["energy is not measured: no counter"]
 
 
 def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,9 +42,9 @@ def test_one_setting_changes_the_format_and_a_models_own_stays() -> None:
 
 
 def test_the_data_sheet_alone_is_the_chips() -> None:
-    """8 Gen 3: HeteroInfer's 34 TOPS and 76.8 GB/s, where the phone's file has mllm-NPU's 73 and 56."""
+    """8 Gen 3: HeteroInfer's 34 TOPS, where the phone's file has mllm-NPU's 73; both read 56 GB/s."""
     npu = cell("device=xiaomi_14", "method=std", "engine=datasheet").cell.machine().processors["npu"]
-    assert (npu.peak["int8"], npu.bandwidth) == pytest.approx((34e12, 76.8e9))
+    assert (npu.peak["int8"], npu.bandwidth) == pytest.approx((34e12, 56e9))
     board = cell("device=jetson_orin_nx", "method=std", "engine=datasheet").cell.machine()
     assert board.processors["gpu"].bandwidth == pytest.approx(102.4e9), "128 bits of LPDDR5 at 6,400 MT/s"
 
@@ -59,9 +60,11 @@ def test_the_data_sheet_alone_is_the_chips() -> None:
     ],
 )
 def test_a_board_and_its_chip_have_the_same_processors(board: str, chip: str) -> None:
-    """Names of one chip: flash, memory and idle power are the board's, speed is the chip's."""
+    """Names of one chip: flash, memory and power are the board's, speed is the chip's."""
     one, other = (machine(device_with_engine(name, "public")) for name in (board, chip))
-    assert one.processors == other.processors
+    assert {name: replace(used, watts=None) for name, used in one.processors.items()} == {
+        name: replace(used, watts=None) for name, used in other.processors.items()
+    }
     assert one.main == other.main
     assert one.flash != other.flash
 

@@ -215,7 +215,7 @@ def page(
     }
     passes = None
     if machine:
-        of_passes = errors(framed([*predictions(machine.measured, PACE, every=False)]))
+        of_passes = errors(framed([*predictions(machine.measured, PACE)]))
         named = {"median": "median", "p90": "p90", "null": "null_median"}
         passes = {name: f"{of_passes[error]:.1f}%" for name, error in named.items()}
     return environment.get_template("pair_page.md.j2").render(

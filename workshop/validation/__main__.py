@@ -1,6 +1,6 @@
 """`python -m workshop.validation`: hold the emulator against measurements, of others and of this machine.
 
-    python -m workshop.validation phones [--out FOLDER] [--draws N]
+    python -m workshop.validation phones [--out FOLDER]
     python -m workshop.validation papers [--out FOLDER]
     python -m workshop.validation plausibility [--out FOLDER]
     python -m workshop.validation baselines [--out FOLDER]
@@ -8,9 +8,10 @@
     python -m workshop.validation bands [--help]
     python -m workshop.validation summary [--results FOLDER]
 
-`phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
-by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
-core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
+`phones` fits the classes of engines to conf/reference/phones.csv and phones_s23.csv without each chip in
+turn, predicts what was left out, and writes table.md, table.csv, rows.csv, bands.csv, figure.png and
+figure.pdf (some minutes on one core), and without --out the bands into conf/engine. `papers` repeats every
+fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
 calibrates this machine, predicts passes of real models and measures them. `baselines` sets the engines of
 README's and the comparisons' tables beside the best public rows, and names what is far from them. `bands`
 says how far the papers' headline figures move with what is assumed of their machines. `summary` writes
@@ -35,10 +36,10 @@ from workshop.validation.bands import command as bands
 from workshop.validation.baselines import write_baselines
 from workshop.validation.papers import HEADINGS as PAPER_HEADINGS
 from workshop.validation.papers import baseline_cells, fit_all, summary, write_papers
-from workshop.validation.phones.comparison import DRAWS, compare
-from workshop.validation.phones.page import HEADINGS, framed, lines, write_page
+from workshop.validation.phones.comparison import compare
+from workshop.validation.phones.page import HEADINGS, keep_bands, lines, write_page
 from workshop.validation.phones.picture import draw_phones
-from workshop.validation.phones.rows import committed_roles, phone_rows
+from workshop.validation.phones.rows import phone_rows
 from workshop.validation.plausibility import write_plausibility
 from workshop.validation.summary import write_accuracy
 from workshop.validation.this_machine import command as this_machine
@@ -67,13 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(ALL)}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/validation/NAME")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="of `summary`: results/validation")
-    parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of the bands ({DRAWS})")
     options = parser.parse_args(given)
     try:
         if options.name not in NAMES:
             raise InputError(unknown("validation", options.name, ALL))
-        if options.draws < 0:
-            raise InputError(f"--draws is {options.draws}; it must be 0 or more")
         results = options.results or project_root() / "results" / "validation"
         folder = options.out or results / options.name
         if options.name == SUMMARY:
@@ -87,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_plausibility(folder)
             Console().print(f"written to {folder}")
         else:
-            _phones(folder, options.draws)
+            _phones(folder, is_kept=options.out is None)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -103,9 +101,11 @@ def _papers(folder: Path) -> None:
     Console().print(table, f"written to {folder}")
 
 
-def _phones(folder: Path, draws: int) -> None:
-    frame = framed(compare(phone_rows(), committed_roles(), draws))
+def _phones(folder: Path, is_kept: bool) -> None:
+    frame = compare(phone_rows())
     write_page(folder, frame)
+    if is_kept:
+        keep_bands(folder)
     for format in ("png", "pdf"):
         (folder / f"figure.{format}").write_bytes(draw_phones(frame, format))
     table = Table(*HEADINGS)

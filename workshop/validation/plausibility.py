@@ -37,7 +37,7 @@ from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.runtime.placement import Placement
 from repro.records.record import write_atomically
 from workshop.fitting.measures import one_pass
-from workshop.validation.phones.chips import bandwidth, peaks, sheets
+from workshop.validation.phones.chips import bandwidth, core_rates, peaks, sheets
 from workshop.validation.phones.rows import shapes
 
 COMMAND = "python -m workshop.validation plausibility"
@@ -51,9 +51,6 @@ ROWS = (1, 16, 256)
 PASSES = tuple(product(MODELS, ROWS))
 MOST = 20.0
 """Times above so many floors have their reason in the engine's file."""
-
-ALL_CORES = 64
-"""Threads of a CPU's floor: no engine has more than all cores."""
 
 HEADINGS = (
     *("device", "engine", "processor", "format"),
@@ -98,7 +95,12 @@ class Use:
         rates = [file.processors[p].peak.get(arithmetic, 0.0) for p in file.processors if p == self.processor]
         buses = [file.dram_bandwidth]
         if self.chip in sheets():
-            rates.append(peaks(self.chip, self.processor, ALL_CORES)[arithmetic])
+            is_cpu = self.processor == "cpu"
+            rates.append(
+                sum(core_rates(self.chip, arithmetic))
+                if is_cpu
+                else peaks(self.chip, self.processor)[arithmetic][0]
+            )
             buses.append(bandwidth(self.chip))
         return max(rates), max(buses)
 

@@ -36,7 +36,7 @@ SHOWN = re.compile(rf"{phones.NOBODY}|2 rows of the chip|^all\b|^llama\.cpp")
 
 VERDICTS = ("right", "no better than the rule", "wrong", "few values")
 
-LEFT_OUT = ("(residuals)", "each left out with its source")
+LEFT_OUT = (phones.RESIDUALS,)
 """Lines of the phones' table that are no predictions, or of rows that a fit saw."""
 
 Line = Mapping[str, str]
@@ -186,12 +186,15 @@ def in_short(results: Path) -> str:
         raise InputError(f"{results / TABLES[0].folder} has no table; `{TABLES[0].command}` makes it")
     said = []
     for plural in phones.MACHINES.values():
-        line = known[f"{phones.NAMES['decode']}: {phones.NOBODY}, {plural}"]
+        line = known.get(f"{phones.NAMES['decode']}: {phones.NOBODY}, {plural}")
+        if line is None or line.n < ENOUGH:
+            continue
         said.append(
             f"{line.median:.0f}% on {plural} ({line.n} rates; scaling the nearest row: {line.rule:.0f}%)"
         )
     text = (
-        f"How far emulated speeds are off: on {phones.NOBODY}, decoding by {', '.join(said)} in the median; "
+        f"How far emulated speeds are off: on {phones.NOBODY}, in a format that others ran elsewhere, "
+        f"decoding by {', '.join(said)} in the median; "
         "[docs/emulator.md](docs/emulator.md#how-far-off-it-is) has more."
     )
     return fill(text, 120, break_on_hyphens=False, break_long_words=False)

@@ -77,7 +77,8 @@ def read_text(path: Path, limit: int) -> str:
 def csv_reader(path: Path) -> Iterator[csv.DictReader[str]]:
     """The lines of a CSV file; InputError where it is none, too large, or no regular file."""
     try:
-        yield csv.DictReader(io.StringIO(read_text(path, JSON_BYTES), newline=""))
+        text = read_text(path, JSON_BYTES).removeprefix("\ufeff")  # the mark of some spreadsheets
+        yield csv.DictReader(io.StringIO(text, newline=""))
     except (csv.Error, UnicodeDecodeError) as wrong:
         raise InputError(f"{path} is no CSV: {wrong}") from wrong
 

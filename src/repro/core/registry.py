@@ -96,12 +96,13 @@ def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:
         raise InputError(unknown(kind, name, names))
 
 
-def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
-    """The error message for an unknown name: near misses first, then all choices."""
+def unknown(kind: str, name: object, choices: Iterable[str], listed_by: str = "") -> str:
+    """The error message for an unknown name: near misses first, then all choices, or what lists them."""
     names = sorted(choices)
     near_names = get_close_matches(name, names, n=3) if isinstance(name, str) else []
     hint = f" Did you mean {' or '.join(near_names)}?" if near_names else ""
-    return f"there is no {kind} {name!r}.{hint} Choices: {', '.join(names)}"
+    all_names = f"All {len(names)}: {listed_by}" if listed_by else f"Choices: {', '.join(names)}"
+    return f"there is no {kind} {name!r}.{hint} {all_names}"
 
 
 def discover(*packages: str) -> None:

@@ -15,6 +15,9 @@ from math import ceil, inf
 from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
 
+FULL_ROWS = 128.0
+"""Rows from which on a rate no longer grows, where only those of one row and of many are known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -32,6 +35,17 @@ class Curve:
             return self.points[-1][1]
         (x0, y0), (x1, y1) = self.points[i - 1], self.points[i]
         return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+    def scaled(self, first: float, last: float) -> Curve:
+        """The curve times a factor that goes from `first` at its first point to `last` at its last.
+
+        A curve of one point gets two, at 1 and `FULL_ROWS`.
+        """
+        points = (
+            self.points if len(self.points) > 1 else tuple((x, self.points[0][1]) for x in (1.0, FULL_ROWS))
+        )
+        factor = Curve(((points[0][0], first), (points[-1][0], last)))
+        return Curve(tuple((x, y * factor.at(x)) for x, y in points))
 
 
 VERSION = 1
@@ -65,7 +79,7 @@ class Processor:
         peak: operations per second by arithmetic precision.
         bandwidth: bytes per second from DRAM without contention.
         launch: seconds to launch an op and to learn that it is done, for each of its launches.
-        watts: power above idle when busy.
+        watts: power above idle when busy; `None` where nobody measured it.
         efficiency: share of the peak by number of rows (tokens).
         tile: rows are padded to a multiple of this (vector widths, waves).
         shapes: row counts of its static graphs, to which rows are padded; empty if any count is possible.
@@ -77,6 +91,9 @@ class Processor:
             weight for all rows, 1 fetches it again for every row.
         own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in
             place of the one of all.
+        format_efficiency: efficiency by storage format (`q2_k`), in place of its precision's.
+        unsupported: storage formats for which the engine has no kernel here, with the processor that
+            computes them instead.
         attention: operations per second of attention, by number of rows; `None` counts it as other work.
         start: seconds before an op's work by precision, or by kind of op and precision as `own_efficiency`,
             for each of its launches, by number of rows; none for a precision that is not named. Like
@@ -95,7 +112,7 @@ class Processor:
     peak: Mapping[str, float]
     bandwidth: float
     launch: float = 0.0
-    watts: float = 0.0
+    watts: float | None = 0.0
     efficiency: Curve = FULL_EFFICIENCY
     tile: int = 1
     shapes: tuple[int, ...] = ()
@@ -105,6 +122,8 @@ class Processor:
     slots: int = 1
     rows_exponent: float = 0.0
     own_efficiency: Mapping[str, Curve] = field(default_factory=dict)
+    format_efficiency: Mapping[str, Curve] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     attention: Curve | None = None
     start: Mapping[str, Curve] = field(default_factory=dict)
     start_exponent: float = 0.0
@@ -144,7 +163,8 @@ class Processor:
         computed_rows = self.rows(op.rows)
         attention_flops = op.attention if self.attention else 0.0
         flops = (op.flops - attention_flops) * computed_rows / op.rows * self.slower.get(op.kind, 1.0)
-        efficiency = self._curve(self.own_efficiency, op) or self.efficiency
+        own = self.format_efficiency.get(op.format) or self._curve(self.own_efficiency, op)
+        efficiency = own or self.efficiency
         seconds = flops / (self.peak[op.precision] * efficiency.at(computed_rows))
         if attention_flops and self.attention:
             seconds += attention_flops * computed_rows / op.rows / self.attention.at(computed_rows)
@@ -154,7 +174,7 @@ class Processor:
         start = self._curve(self.start, op)
         start_factor = min(computed_rows, self.start_rows) ** self.start_exponent
         start_seconds = self.launch + (start.at(computed_rows) * start_factor if start else 0.0)
-        return _demand(start_seconds * op.launches, work, op.bytes, self.watts)
+        return _demand(start_seconds * op.launches, work, op.bytes, self.watts or 0.0)
 
     @staticmethod
     def _curve(curves: Mapping[str, Curve], op: Op) -> Curve | None:
@@ -194,7 +214,7 @@ class Machine:
         flash: the storage.
         dram_bandwidth: bytes per second that all resources share.
         dram_budget: bytes that models may hold.
-        idle_watts: idle power.
+        idle_watts: idle power; `None` if unknown, in which case energies are absent.
         keeps_tables: whether the engine keeps a streamed model's embedding table and output projection in
             memory; if not, it reads the projection again in every pass, like a layer.
         read_ahead: share of the budget up to which streamed layers may be read ahead.
@@ -210,7 +230,7 @@ class Machine:
     flash: Flash
     dram_bandwidth: float
     dram_budget: float
-    idle_watts: float
+    idle_watts: float | None
     keeps_tables: bool = True
     read_ahead: float = 0.0
     sync: float = 0.0
@@ -228,6 +248,17 @@ class Machine:
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""
         return self.flash.slots if resource == FLASH else self.processors[resource].slots
+
+    def processor_for(self, wanted: str, precision: str, storage_format: str = "") -> str:
+        """The processor that serves ops for `wanted`.
+
+        Itself; the one that its engine falls back to without a kernel for the format; the fastest where there
+        is no such processor.
+        """
+        if wanted not in self.processors:
+            return self.fastest(precision)
+        instead = self.processors[wanted].unsupported.get(storage_format, wanted)
+        return instead if instead in self.processors else wanted
 
     def fastest(self, precision: str) -> str:
         """The processor with the highest peak at a precision (at any precision if none supports it)."""

@@ -15,12 +15,14 @@ from math import inf, isfinite
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.registry import require_choice, unknown
 from repro.core.remembered import remember
 from repro.core.typed import require, words
 from repro.device.cost import FULL_EFFICIENCY, Curve, Flash, Machine, Processor
 from repro.device.facts.holds import HOLDS_KEY, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
+from repro.device.op import PROCESSORS, UNSUPPORTED
+from repro.device.products import PRODUCT
 
 FITTED_TO = "fitted_to"
 """What `cells` says, for a number whose fit was named after cells had been computed: keys leave it out."""
@@ -43,13 +45,20 @@ WORD_SETTINGS = {
 
 
 DEVICE_KEYS = (
-    *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
+    *("name", PRODUCT, "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
     *("engine", "engines", "public", "format"),
     *(*FACT_SECTIONS, *WORD_SETTINGS),
 )
 """What a device file may say."""
 
-TEXT_KEYS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORD_SETTINGS)
+TEXT_KEYS = (
+    *("name", PRODUCT, "kind", "main", "verifies", "soc", "chip", "format", "note"),
+    *WORD_SETTINGS,
+)
+
+
+QUANTIZED = "int8"
+"""The arithmetic of quantized weights, whose efficiency a format changes."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,9 @@ def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, 
         if name == HOLDS_KEY:
             require_holds(f"{path}.{name}", inner)
             continue
+        if name == UNSUPPORTED:
+            require_choice(f"{path}.{name}", inner, PROCESSORS)
+            continue
         yield from _leaves(inner, f"{path}.{name}", f"{key}.{name}" if key else str(name))
 
 
@@ -186,7 +198,8 @@ def _require_range(
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")
-    if any(x >= next_x for x, next_x in pairwise(xs)):
+    is_unordered = kind.several and not kind.whole  # a list of rates, one of each core
+    if not is_unordered and any(x >= next_x for x, next_x in pairwise(xs)):
         raise InputError(f"{path}: {printed}: the points' first numbers must rise")
 
 
@@ -202,7 +215,7 @@ def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
 def _numbers(
     path: str, leaf: Mapping[str, Any], scale: float
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """A fact's value and points in SI; a list of values v gives points (v, v)."""
+    """A fact's value and points in SI; a list of values v gives points (v, v in SI)."""
     value = leaf.get("value", 0.0)
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     try:
@@ -213,7 +226,7 @@ def _numbers(
         wrong = leaf.get("points", value)
         raise InputError(f"{path}: {wrong!r} is no number, list of numbers or list of [x, y]") from None
     if is_list and not points:
-        points = tuple((v, v) for v in values)
+        points = tuple((v, v * scale) for v in values)
     return first_value * scale, points
 
 
@@ -234,7 +247,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         InputError: a fact is malformed or out of range, a required fact is missing, or the file lacks the
             program.
     """
-    name = str(device.get("name", "device"))
+    name = str(device.get(PRODUCT, device.get("name", "device")))
     require_entries(device)
     try:
         by_path = {fact.path: fact for fact in facts(device)}
@@ -260,8 +273,13 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     constant_power = by_path.get("power.constant")
     adds_traffic = chosen_word(name, device, "traffic") == "added"
     processors = {
-        resource: _processor(f"processors.{resource}", by_path, need(f"processors.{resource}.bandwidth"))
-        for resource in device["processors"]
+        resource: _processor(
+            f"processors.{resource}",
+            by_path,
+            need(f"processors.{resource}.bandwidth"),
+            (entries or {}).get("formats") or {},
+        )
+        for resource, entries in device["processors"].items()
     }
     for resource, processor in processors.items():
         watts = 0.0 if constant_power else processor.watts
@@ -279,7 +297,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         ),
         dram_bandwidth=need("dram.bandwidth").value,
         dram_budget=need("dram.budget").value,
-        idle_watts=constant_power.value if constant_power else need("power.idle").value,
+        idle_watts=constant_power.value if constant_power else _idle_watts(by_path),
         keeps_tables=chosen_word(name, device, "tables") == "resident",
         read_ahead=value("dram.read_ahead"),
         sync=value("dram.sync"),
@@ -288,8 +306,22 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     )
 
 
-def _processor(path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact) -> Processor:
-    """The processor at a path of the file; a share of a rate or bandwidth is one of the device's."""
+def _idle_watts(facts_by_path: Mapping[str, Fact]) -> float | None:
+    """Idle power; `None` where nobody measured it, so that energies are absent."""
+    return facts_by_path["power.idle"].value if "power.idle" in facts_by_path else None
+
+
+def _processor(
+    path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact, formats: Mapping[str, Any]
+) -> Processor:
+    """The processor at a path of the file; a share of a rate or bandwidth is one of the device's.
+
+    Args:
+        path: where it stands.
+        facts_by_path: all facts of the file.
+        bandwidth: the processor's bandwidth, of which its engine may reach a share.
+        formats: storage formats of which its engine says something.
+    """
 
     def value(entry: str, default: float = 0.0) -> float:
         return facts_by_path[f"{path}.{entry}"].value if f"{path}.{entry}" in facts_by_path else default
@@ -299,6 +331,14 @@ def _processor(path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact) ->
         return {p.removeprefix(prefix): f for p, f in facts_by_path.items() if p.startswith(prefix)}
 
     peak = {precision: fact.value for precision, fact in table("peak").items()}
+    curve, shapes = facts_by_path.get(f"{path}.efficiency"), facts_by_path.get(f"{path}.shapes")
+    efficiency = _curve(curve) if curve else FULL_EFFICIENCY
+    own_efficiency = {of: _curve(fact) for of, fact in table("efficiency").items()}
+    for precision, fact in table("cores").items():
+        if precision in peak:
+            peak[precision], one = cores_peak([rate for _, rate in fact.points], int(value("threads")))
+            own_efficiency.setdefault(precision, efficiency.scaled(one / peak[precision], 1.0))
+    quantized = own_efficiency.get(QUANTIZED, efficiency)
     for precision, share in table("rate").items():
         if precision not in peak:
             raise InputError(
@@ -307,15 +347,20 @@ def _processor(path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact) ->
                 "choose another engine, such as own"
             )
         peak[precision] *= share.value
-    curve, shapes = facts_by_path.get(f"{path}.efficiency"), facts_by_path.get(f"{path}.shapes")
     attention = facts_by_path.get(f"{path}.attention")
     return Processor(
         peak=peak,
         bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
         launch=value("launch"),
-        watts=value("watts"),
-        efficiency=_curve(curve) if curve else FULL_EFFICIENCY,
-        own_efficiency={of: _curve(fact) for of, fact in table("efficiency").items()},
+        watts=value("watts") if f"{path}.watts" in facts_by_path else None,
+        efficiency=efficiency,
+        own_efficiency=own_efficiency,
+        format_efficiency={
+            name: quantized.scaled(value(f"formats.{name}.one", 1.0), value(f"formats.{name}.many", 1.0))
+            for name, entry in formats.items()
+            if UNSUPPORTED not in entry
+        },
+        unsupported={name: entry[UNSUPPORTED] for name, entry in formats.items() if UNSUPPORTED in entry},
         attention=_curve(attention) if attention else None,
         tile=int(value("tile", 1)),
         shapes=tuple(int(x) for x, _ in shapes.points or ((shapes.value, 0.0),)) if shapes else (),
@@ -334,6 +379,26 @@ def _processor(path: str, facts_by_path: Mapping[str, Fact], bandwidth: Fact) ->
         threads=int(value("threads")),
         token=value("token"),
     )
+
+
+def cores_peak(cores: Sequence[float], threads: int) -> tuple[float, float]:
+    """Operations per second of the fastest cores, one thread on each: over many rows, and over one.
+
+    One row's work is divided evenly, so that the slowest core in use sets the pace. Of many rows' work part
+    is taken by whoever is done: the mean of the even division and of all cores' rates.
+
+    Args:
+        cores: rates of the cores, the fastest first.
+        threads: threads; 0 for one on every core.
+
+    Raises:
+        InputError: there are fewer cores.
+    """
+    if threads > len(cores):
+        raise InputError(f"threads is {threads}; the CPU has {len(cores)} cores")
+    used = cores[: threads or len(cores)]
+    even = len(used) * min(used)
+    return (sum(used) + even) / 2, even
 
 
 def _curve(fact: Fact) -> Curve:

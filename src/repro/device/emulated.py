@@ -39,7 +39,8 @@ class Device(ABC):
         serial_reads: whether its engine reads a streamed layer only after the layer before it has computed.
         verifies: the processor of a target's passes over several rows; "" for `main`.
         early_drafts: whether a draft reads its prompt where, and as soon as, it is done with it first.
-        substituted: missing resources that ops requested, with the resource used instead.
+        substituted: resources that ops requested and that are missing, or have no kernel for the format of
+            their weights, with the resource used instead.
     """
 
     def __init__(
@@ -116,16 +117,16 @@ class Device(ABC):
         """Seconds that an op takes alone; infinite if its processor cannot, or if nothing is known."""
         return inf
 
-    def resource(self, processor: str, precision: str = "fp32") -> str:
+    def resource(self, wanted: str, precision: str = "fp32", storage_format: str = "") -> str:
         """The resource that serves ops for `wanted`: itself, or a substitute, which is recorded."""
-        if processor in self.resources:
-            return processor
-        self.substituted[processor] = self._instead(precision)
-        return self.substituted[processor]
+        serving = self._serving(wanted, precision, storage_format)
+        if serving != wanted:
+            self.substituted[wanted] = serving
+        return serving
 
     @abstractmethod
-    def _instead(self, precision: str) -> str:
-        """The fastest processor for a precision."""
+    def _serving(self, wanted: str, precision: str, storage_format: str) -> str:
+        """The processor that serves ops for `wanted`; another where it is missing or has no kernel."""
 
     def close(self) -> None:
         """Release threads and files; an emulated device has none."""
@@ -190,7 +191,7 @@ class EmulatedDevice(Device):
 
     def run(self, op: Op) -> Future[Any]:
         """Queue an op on its resource, after the static graph that it needs is built."""
-        on = self.resource(op.on, op.precision)
+        on = self.resource(op.on, op.precision, op.format)
         if on != op.on:
             op = op._replace(on=on)
         done: Future[Any] = Future()
@@ -201,8 +202,10 @@ class EmulatedDevice(Device):
             self._begin(op, done)
         return done
 
-    def _instead(self, precision: str) -> str:
-        return self.machine.fastest(precision)
+    def _serving(self, wanted: str, precision: str, storage_format: str) -> str:
+        if wanted == FLASH:
+            return wanted
+        return self.machine.processor_for(wanted, precision, storage_format)
 
     def _build(self, op: Op) -> Future[Any] | None:
         """The build of an op's static graph, started by the first op that needs it; None without builds."""
@@ -249,7 +252,7 @@ class EmulatedDevice(Device):
     def _demand(self, op: Op) -> Demand:
         if op.kind == "build":
             processor = self.machine.processors[op.on]
-            return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts)
+            return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts or 0.0)
         key = op.asks  # all layers of a pass ask for the same
         demand = self._demands.get(key)
         if demand is None:
@@ -291,6 +294,8 @@ class EmulatedDevice(Device):
             return
         op, now = running.op, self.now
         self._working.remove(running)
+        if op.on != FLASH and self.machine.processors[op.on].watts is None:
+            self.trace.idle_watts = None  # energies are absent: this processor's power is not known
         if self._working:
             self._set_pace()
         joules = running.demand.watts * (now - running.start)

@@ -7,7 +7,8 @@ own thread; workers read the flash and wait for the GPU.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -17,11 +18,15 @@ from repro.core.errors import InputError
 from repro.device.clock import Future, Wake, WallClock
 from repro.device.device_file import facts, read_fact
 from repro.device.emulated import Device
+from repro.device.energy import EnergyMeter, open_meter
 from repro.device.facts.kinds import KINDS
 from repro.device.memory import Memory
 from repro.device.op import CPU, FLASH, GPU, Op
 from repro.device.trace import Span
 from repro.device.workers import Workers
+
+READ_EACH_S = 0.01
+"""Seconds between two readings of energy within a phase: counters move every 1 to 100 ms."""
 
 
 class Event(Protocol):
@@ -51,7 +56,7 @@ class LocalMachine:
         budget: bytes that models may hold.
         workers: threads that read from flash.
         pace: rate limit of flash reads in bytes per second; `None` for no limit.
-        idle_watts: idle power; `None` if unknown, in which case no energy is reported.
+        idle_watts: idle power; `None` if unknown, in which case only measured energy is reported.
         watts: power above idle, by resource.
     """
 
@@ -99,11 +104,15 @@ class LocalDevice(Device):
 
     Attributes:
         flash_pacing: `paced` or `raw`, as noted in records.
+        meter: measures the energy that the trace has in place of the spans' joules, if it can.
     """
 
-    def __init__(self, machine: LocalMachine, gpu: Stream | None = None) -> None:
-        """Create the device; `gpu` is the stream of its GPU, if it has one."""
+    def __init__(
+        self, machine: LocalMachine, gpu: Stream | None = None, meter: EnergyMeter | None = None
+    ) -> None:
+        """Create the device; `gpu` is the stream of its GPU, if it has one, `meter` measures its energy."""
         self.machine = machine
+        self.meter = meter or EnergyMeter((), "nothing was asked to measure it")
         self.flash_pacing = "raw" if machine.pace is None else "paced"
         self._clock = WallClock()
         memory = Memory(machine.budget, machine.name, now=lambda: self.now)
@@ -115,6 +124,29 @@ class LocalDevice(Device):
         self._gpu = None if gpu is None else _Gpu(gpu, self._clock)
         if self._gpu:
             self._queues[GPU] = self._launch
+        self._read_meter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """See `Device`; energy is read at both ends."""
+        self._read_meter()
+        with super().phase(name):
+            yield
+        self._read_meter()
+
+    def _read_meter(self, after_s: float = 0.0) -> None:
+        """Note what the counters say, if they moved, and the last reading is `after_s` seconds old.
+
+        All readings of a run with a failing counter are dropped.
+        """
+        readings = self.trace.readings
+        if not self.meter.counters or (readings and self.now - readings[-1][0] < after_s):
+            return
+        moment, joules = self.now, self.meter.joules()
+        if joules is None:
+            readings.clear()
+        elif not readings or (moment > readings[-1][0] and joules > readings[-1][1]):
+            readings.append((moment, joules))
 
     def run(self, op: Op) -> Future[Any]:
         """Queue an op. Without `compute` it takes no time, and its span has 0 FLOPs and bytes."""
@@ -135,7 +167,9 @@ class LocalDevice(Device):
         if self._gpu:
             self._gpu.waiter.close()
 
-    def _instead(self, precision: str) -> str:
+    def _serving(self, wanted: str, precision: str, storage_format: str) -> str:
+        if wanted in self.resources:
+            return wanted
         return GPU if self._gpu else CPU
 
     def _inline(self, op: Op, done: Future[Any]) -> None:
@@ -191,6 +225,7 @@ class LocalDevice(Device):
         return partial(self._finish, op, done, value, start, end)
 
     def _finish(self, op: Op, done: Future[Any], value: Any, start: float, end: float) -> None:
+        self._read_meter(READ_EACH_S)
         joules = self.machine.watts.get(op.on, 0.0) * (end - start)
         self.trace.spans.append(
             Span(op.on, op.kind, op.name, start, end, op.rows, op.flops, op.bytes, joules)
@@ -273,8 +308,8 @@ def physical_memory() -> float:
     return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 
-def local_device(config: Mapping[str, Any], gpu: Stream | None = None) -> LocalDevice:
-    """The device of a file with `kind: local`; `gpu` is required if the file has a GPU.
+def local_device(config: Mapping[str, Any], gpu: Stream | None = None, gpu_uuid: str = "") -> LocalDevice:
+    """The device of a file with `kind: local`; `gpu` and its UUID are required if the file has a GPU.
 
     Raises:
         InputError: as `local_machine`; or the file has a GPU and `gpu` is None.
@@ -282,4 +317,6 @@ def local_device(config: Mapping[str, Any], gpu: Stream | None = None) -> LocalD
     machine = local_machine(config)
     if GPU in machine.resources and gpu is None:
         raise InputError(f"device {machine.name!r} needs a GPU, and this machine has none; choose local_cpu")
-    return LocalDevice(machine, gpu if GPU in machine.resources else None)
+    if GPU in machine.resources:
+        return LocalDevice(machine, gpu, open_meter(gpu_uuid) if gpu_uuid else None)
+    return LocalDevice(machine, meter=open_meter())

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 CPU, GPU, NPU, FLASH = "cpu", "gpu", "npu", "flash"
 PROCESSORS = (CPU, GPU, NPU)
+UNSUPPORTED = "unsupported"
+"""What an engine's file says of a format without a kernel: the processor that computes it instead."""
 
 
 class Op(NamedTuple):
@@ -20,6 +22,8 @@ class Op(NamedTuple):
         flops: floating or integer operations; a multiply-add counts as two.
         bytes: bytes moved between the resource and DRAM; for `flash` the bytes read.
         precision: arithmetic precision (`fp32`, `fp16`, `int8`), not the storage precision of weights.
+        format: storage format of the weights (`q4_0`), for engines with kernels of their own for some; "" if
+            it does not matter.
         request: bytes per read request, for `flash`; 0 for a single request.
         graph: name of the static graph that a processor with static shapes must build first; "" for none.
         priority: waiting ops run lowest number first, then in first-come order.
@@ -38,6 +42,7 @@ class Op(NamedTuple):
     flops: float = 0.0
     bytes: float = 0.0
     precision: str = "fp32"
+    format: str = ""
     request: float = 0.0
     graph: str = ""
     priority: int = 0
@@ -57,6 +62,7 @@ class Op(NamedTuple):
             self.flops,
             self.bytes,
             self.precision,
+            self.format,
             self.request,
             self.launches,
             self.attention,

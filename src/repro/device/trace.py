@@ -42,11 +42,19 @@ class Phase(NamedTuple):
 
 @dataclass
 class Trace:
-    """All spans and phases of a device, in order of their ends."""
+    """All spans and phases of a device, in order of their ends.
+
+    Attributes:
+        idle_watts: power that spans' joules come on top of; `None` if it is unknown.
+        spans: all ops.
+        phases: all phases.
+        readings: seconds, and joules that counters had counted by then; empty if none measured.
+    """
 
     idle_watts: float | None = 0.0
     spans: list[Span] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
+    readings: list[tuple[float, float]] = field(default_factory=list)
     _index: tuple[list[Span], list[float], float] = field(default=([], [], 0.0), repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Span]:
@@ -76,7 +84,12 @@ class Trace:
         return total
 
     def joules(self, start: float, end: float) -> float | None:
-        """Energy of a window, idle power included; `None` if the device's power is unknown."""
+        """Energy of a window, idle power included: measured, if counters were read, or by the spans' joules.
+
+        `None` if the device's power is unknown.
+        """
+        if len(self.readings) > 1:
+            return self._counted(end) - self._counted(start)
         if self.idle_watts is None:
             return None
         active_joules = 0.0
@@ -84,3 +97,10 @@ class Trace:
             overlap = min(s.end, end) - max(s.start, start)
             active_joules += s.joules * (overlap / s.seconds if s.seconds else 1.0)
         return active_joules + self.idle_watts * (end - start)
+
+    def _counted(self, moment: float) -> float:
+        """Joules that counters had counted by a moment, on a line through the two readings around it."""
+        index = bisect_right(self.readings, moment, key=lambda reading: reading[0])
+        index = min(max(index, 1), len(self.readings) - 1)
+        (start, start_joules), (end, end_joules) = self.readings[index - 1 : index + 1]
+        return start_joules + (end_joules - start_joules) * (moment - start) / (end - start)

@@ -34,6 +34,7 @@ from repro.core.paths import conf_folders
 from repro.core.reading import parse_yaml, read_yaml
 from repro.core.registry import discover, lookup, names
 from repro.experiments.command_words import EXPERIMENT, SCHEME, as_conf
+from repro.experiments.guide.table_lines import line_content, line_names
 from repro.experiments.hydra_private import FileConfigSource, get_yaml_loader
 from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
@@ -41,6 +42,8 @@ from repro.scenarios.registry import GROUPS
 from repro.scenarios.sections import OWN_WEIGHTS, require_no_names
 
 COMPANION_PREFIX = "companion/"
+CHECKPOINT_GROUP = "model/checkpoint"
+MODEL_GROUPS = ("model", CHECKPOINT_GROUP)
 DEFAULT_TARGET = "smollm2_135m"
 MAIN_PROVIDER = "main"
 """Hydra's name for the folder of `config.yaml`, whose files may say anything; those of others may not."""
@@ -97,7 +100,14 @@ class ConfFolder(FileConfigSource):
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """The groups and configurations of a folder, without folders of data."""
         names = super().list(config_path, results_filter)
-        return names if config_path.strip("/") else [name for name in names if name not in self.DATA]
+        if config_path.strip("/"):
+            return sorted({*names, *line_names(Path(self.path), config_path.strip("/"))})
+        return [name for name in names if name not in self.DATA]
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether a path is a file's, or a table's line."""
+        group, name = _split(config_path)
+        return super().is_config(config_path) or name in line_names(Path(self.path), group)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """The configuration of a file, created anew from the parsed content, since composing changes it.
@@ -109,14 +119,18 @@ class ConfFolder(FileConfigSource):
         if ".." in config_path.split("/"):
             raise InputError(f"{config_path!r} leaves the folder of configuration files {self.path}")
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
+        group, _, name = config_path.removesuffix(".yaml").partition("/")
         try:
             file_stat = os.stat(path)
         except FileNotFoundError as wrong:
-            raise ConfigLoadError(f"Config not found : {path}") from wrong
-        package, content = _parse_file(path, file_stat.st_mtime_ns, file_stat.st_size)
+            content = line_content(Path(self.path), *_split(config_path))
+            if content is None:
+                raise ConfigLoadError(f"Config not found : {path}") from wrong
+            package = None
+        else:
+            package, content = _parse_file(path, file_stat.st_mtime_ns, file_stat.st_size)
         if not isinstance(content, dict):
             raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
-        group, _, name = config_path.removesuffix(".yaml").partition("/")
         if not self.is_ours:
             require_settings({HYDRA: content} if group == HYDRA else content, path)
             package = require_header(package, group, path)
@@ -224,7 +238,7 @@ class Models(ConfigSource):
     """Config source of models without a file of their own in `conf/model`.
 
     `companion/METHOD` is what a method needs beside the default target; any other name is a checkpoint that
-    people bring: a folder, a GGUF file, or `org/repo` on the hub.
+    people bring: a folder, a GGUF file, or `org/repo` on the hub. In `model/checkpoint/` it is that alone.
     """
 
     @staticmethod
@@ -246,19 +260,31 @@ class Models(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         """Whether a path names a companion or a checkpoint."""
-        group, _, name = config_path.partition("/")
-        return group == "model" and (name.startswith(COMPANION_PREFIX) or model_file(name) is not None)
+        group, name = _group_of_model(config_path)
+        is_companion = group == "model" and name.startswith(COMPANION_PREFIX)
+        return group in MODEL_GROUPS and (is_companion or model_file(name) is not None)
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """A model's file."""
-        name = config_path.partition("/")[2]
-        if name.startswith(COMPANION_PREFIX):
+        """A model's file, or that of its checkpoint."""
+        group, name = _group_of_model(config_path)
+        if group == CHECKPOINT_GROUP:
+            content: dict[str, Any] = (model_file(name) or {})["checkpoint"]
+        elif name.startswith(COMPANION_PREFIX):
             method = name.removeprefix(COMPANION_PREFIX)
             needs = lookup("method", method).companion if method else "draft"  # type: ignore[attr-defined]
-            content: dict[str, Any] = {"defaults": [f"{DEFAULT_TARGET}_{needs}"]}
+            content = {"defaults": [f"{DEFAULT_TARGET}_{needs}"]}
         else:
             content = model_file(name) or {}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": None})
+
+
+def _group_of_model(config_path: str) -> tuple[str, str]:
+    """The group of a path below `model/`, and the name, which may be a path itself."""
+    prefix = f"{CHECKPOINT_GROUP}/"
+    if config_path.startswith(prefix):
+        return CHECKPOINT_GROUP, config_path.removeprefix(prefix)
+    group, _, name = config_path.partition("/")
+    return group, name
 
 
 def load_components() -> None:

@@ -21,8 +21,8 @@ from repro.records.record import canonical
 RUN_SETTINGS = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
 
-PROSE_KEYS = frozenset({"source", "note", "soc", "papers", "holds", "fitted_to"})
-"""Entries of a device file that explain its numbers, or say where they hold; not part of keys."""
+PROSE_KEYS = frozenset({"source", "note", "soc", "product", "papers", "holds", "fitted_to"})
+"""Entries of a device file that explain its numbers or say where they hold; not part of keys."""
 
 PREFIXED_PATH = re.compile(r"[a-z]+:[~/.]")
 """A place behind a word, as in `evaluate:/home/me/mine`."""

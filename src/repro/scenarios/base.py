@@ -18,6 +18,7 @@ from repro.core.typed import typed
 from repro.data.config import readers
 from repro.data.prompts import VERSION as PROMPTS
 from repro.device import cost
+from repro.device.products import PRODUCT
 from repro.models.forward import network
 from repro.models.runtime.model import Model
 from repro.records.identity import cell_key, portable, portable_text, version_of
@@ -257,9 +258,12 @@ def component(group: str, section: Mapping[str, Any]) -> Any:
 
 
 def names_in(config: Mapping[str, Any], *groups: str) -> dict[str, str]:
-    """The name selected in each group; a value that is no mapping is converted to a string."""
+    """The name selected in each group, of a device its product's; what is no mapping is made a text."""
     values = {group: config.get(group) for group in groups}
-    return {g: str(value.get("name") if isinstance(value, Mapping) else value) for g, value in values.items()}
+    return {
+        group: str(value.get(PRODUCT, value.get("name")) if isinstance(value, Mapping) else value)
+        for group, value in values.items()
+    }
 
 
 def _now() -> str:

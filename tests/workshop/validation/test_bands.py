@@ -13,6 +13,8 @@ import pytest
 
 from repro.core.paths import project_root
 from repro.device.device_file import facts, machine
+from repro.device.engines import draws
+from repro.device.engines.draws import DRAWS, drawn, factor
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.engines.evidence import forms
 from repro.experiments.composing import load_components
@@ -22,8 +24,6 @@ from repro.records.results import open_results
 from repro.reports.tables.bands import BANDS_PATH, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
 from workshop.validation.__main__ import main
-from workshop.validation.bands import draws
-from workshop.validation.bands.draws import DRAWS, drawn, factor
 from workshop.validation.bands.page import HEADINGS, write_bands
 from workshop.validation.bands.replay import Figures, Replayed, ReplayFile
 from workshop.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands

@@ -114,7 +114,7 @@ def test_every_paper_s_engine_of_the_comparisons_is_there() -> None:
 
 @pytest.mark.parametrize(("on", "head"), [(on, head) for on in PROCESSORS for head in PROCESSORS])
 def test_a_token_takes_the_time_of_the_processor_of_its_layers(on: str, head: str) -> None:
-    """LEVER's target runs on the NPU and its output projection on the CPU; QNN's is 28 ms, llama.cpp's 1."""
+    """LEVER's target runs on the NPU and its projection on the CPU; QNN's is 3 ms, llama.cpp's 4 to 8."""
     public = machine(device_with_engine("snapdragon_8_gen_3", "public"))
     free = replace(public, processors={p: replace(one, token=0.0) for p, one in public.processors.items()})
     cost = ModelCost(shapes()["qwen1_5_1_8b"], precision("q4_0"))
@@ -123,7 +123,7 @@ def test_a_token_takes_the_time_of_the_processor_of_its_layers(on: str, head: st
         done = one_pass(EmulatedDevice(built), cost, 1, 128, Placement(on=on, head=head))
         return done.end - done.start
 
-    least, most = {"cpu": (0.0005, 0.002), "gpu": (0.0001, 0.001), "npu": (0.02, 0.04)}[on]
+    least, most = {"cpu": (0.003, 0.006), "gpu": (0.005, 0.01), "npu": (0.002, 0.005)}[on]
     took = seconds(public) - seconds(free)
     assert least < took < most
     assert took == pytest.approx(public.processors[on].token)

@@ -84,8 +84,6 @@ def test_errors_are_those_of_the_cells_that_were_left_out() -> None:
     assert line["skill vs trivial"] == "0.80"
 
 
-def test_an_unknown_validation_and_negative_draws_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_validation_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["phone"]) == 2
     assert "phones" in capsys.readouterr().err
-    assert main(["phones", "--draws", "-1"]) == 2
-    assert "--draws is -1" in capsys.readouterr().err

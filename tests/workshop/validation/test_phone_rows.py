@@ -1,4 +1,4 @@
-"""The measured rows: what is read, what stands apart, and which rows a fit may see."""
+"""The measured rows: what is read, and what stands apart."""
 
 from __future__ import annotations
 
@@ -7,55 +7,41 @@ from collections import Counter
 import pytest
 
 from repro.core.errors import InputError
+from repro.models.costs.model_cost import PRECISIONS
 from workshop.validation.phones import rows as module
 from workshop.validation.phones.chips import peaks, sheets
-from workshop.validation.phones.class_specification import class_specification
-from workshop.validation.phones.rows import (
-    DEFAULTS,
-    FIT,
-    PREDICT,
-    committed_roles,
-    divided,
-    model_cost,
-    phone_rows,
-    rows_of,
-    shapes,
-)
+from workshop.validation.phones.rows import model_cost, phone_rows, shapes, stored_format
 
 ROWS = phone_rows()
-ROLES = committed_roles()
-SPLIT = [row for row in ROWS if row.id in ROLES]
 
 
 def test_every_row_is_read_and_named_once() -> None:
     assert len(ROWS) == len({row.id for row in ROWS}) >= 566 + 217
-    assert Counter(row.apart for row in ROWS)[""] >= 293 + 36
+    assert Counter(row.apart for row in ROWS)[""] >= 456
 
 
-def test_the_committed_division_is_what_its_rule_gives() -> None:
-    """Rows that were added to a file later have no role: they are in no figure of the validation."""
-    files = [[row for row in rows_of(name) if row.id in ROLES] for name in class_specification().rows]
-    assert [len(rows) for rows in files] == [293, 36]
-    assert {**divided(files[0]), **divided(files[1])} == ROLES
-    assert Counter(ROLES.values()) == {FIT: 150 + 21, PREDICT: 107 + 15, DEFAULTS: 36}
-
-
-def test_no_source_and_model_is_on_both_sides_of_a_group() -> None:
-    sides: dict[object, set[str]] = {}
-    for row in SPLIT:
-        sides.setdefault((row.group, row.source, row.shape), set()).add(ROLES[row.id])
-    assert {len(side) for side in sides.values()} == {1}
-    first = [row for row in rows_of("phones.csv") if row.id in ROLES]
-    sizes = Counter(row.group for row in first)
-    assert all((ROLES[row.id] == DEFAULTS) == (sizes[row.group] < 4) for row in first)
-
-
-def test_every_row_of_the_division_has_a_chip_a_shape_and_a_precision() -> None:
-    for row in SPLIT:
+def test_every_row_that_a_fit_sees_has_a_chip_a_shape_and_a_format() -> None:
+    for row in (row for row in ROWS if not row.apart):
         cost = model_cost(row)
         assert row.soc in sheets()
         assert row.bits == cost.stored.bits > 1
-        assert peaks(row.soc, row.processor, row.threads)[cost.stored.arithmetic] > 0
+        assert row.format in PRECISIONS
+        assert min(peaks(row.soc, row.processor, row.threads)[cost.stored.arithmetic]) > 0
+
+
+@pytest.mark.parametrize(
+    ("printed", "engine", "name"),
+    [
+        ("Q4_0_4_4", "llama_cpp_cpu", "q4_0"),
+        ("Q4 (Ollama default)", "llama_cpp_cuda", "q4_k_m"),
+        ("Q5_K_M", "llama_cpp_npu", "q5_k_m"),
+        ("BF16", "xnnpack_cpu", "fp16"),
+        ("16a8w", "qnn_npu", "w8a8"),
+        ("w4a16_g128", "rkllm_npu", "int4"),
+    ],
+)
+def test_a_printed_format_is_the_one_that_people_name(printed: str, engine: str, name: str) -> None:
+    assert stored_format(printed, engine) == name
 
 
 def test_shapes_have_the_parameters_that_models_are_named_for() -> None:
@@ -71,14 +57,11 @@ def test_a_time_to_the_first_token_is_no_rate() -> None:
             assert row.prefill is None, f"{row.id} has a rate that was derived from a time"
 
 
-def test_a_number_that_is_none_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_none_is_an_error_with_its_row() -> None:
     given = dict(module.reference("phones.csv")[0])
     for wrong, said in (("fast", "no number"), ("-3", "above 0"), ("inf", "above 0")):
         with pytest.raises(InputError, match=f"{given['id']}.*{said}"):
             module._row({**given, "decode_tok_s": wrong})
-    monkeypatch.setattr(module, "reference", lambda name: [{"id": "x", "role": "guess"}])
-    with pytest.raises(InputError, match="'guess'"):
-        committed_roles()
 
 
 def test_rows_of_a_revised_text_have_its_latest_values_and_name_the_version() -> None:

@@ -22,9 +22,9 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import unknown
+from repro.device.engines.draws import DRAWS
 from repro.experiments.composing import load_components
 from repro.records.results import open_results
-from workshop.validation.bands.draws import DRAWS
 from workshop.validation.bands.page import COMMAND, write_bands
 from workshop.validation.bands.replay import ReplayFile
 from workshop.validation.bands.table_bands import CommittedTable, ReplayPlan, table_bands

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from repro.core.digits import csv_text
+from repro.device.engines.draws import WITHIN
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
 from repro.reports.tables.bands import DIGEST_COLUMN, DRAW_COLUMNS, DRAWS_PATH, MANY_DRAWS
-from workshop.validation.bands.draws import WITHIN
 from workshop.validation.bands.table_bands import Band, TableBands
 
 COMMAND = "python -m workshop.validation bands"

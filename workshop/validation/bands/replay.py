@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.device.engines.draws import drawn
 from repro.device.engines.engine_file import device_in_use
 from repro.records.record import Record
 from repro.scenarios.registry import made
-from workshop.validation.bands.draws import drawn
 
 ENGINE = {"name": "drawn", "processors": {}}
 """An engine that adds nothing: a drawn description has the numbers of the engine already."""

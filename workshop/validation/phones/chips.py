@@ -12,6 +12,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.device.device_file import cores_peak
 from workshop.validation.phones.rows import reference
 
 THREADS = 4
@@ -19,9 +20,6 @@ THREADS = 4
 
 LAUNCH = {"cpu": 10, "gpu": 50, "npu": 100}
 """Microseconds to launch an op, for engines that do not say; classes have theirs in their start."""
-
-WATTS = {"cpu": 4.0, "gpu": 4.0, "npu": 2.5}
-"""Watts above idle of a busy processor: energies on a chip's device are assumed altogether."""
 
 PRECISIONS = ("fp32", "fp16", "int8")
 CLUSTER = re.compile(r"(\d+)x(\w+)@([\d.]+)")
@@ -63,14 +61,19 @@ def cores(soc: str) -> list[tuple[str, float]]:
     return found
 
 
-def cpu_peak(soc: str, threads: int) -> dict[str, float]:
-    """Operations per second of the fastest cores by precision."""
-    used = cores(soc)[: threads or THREADS]
-    return {p: sum(1e9 * clock * cycle()[core][p] for core, clock in used) for p in PRECISIONS}
+@cache
+def power() -> dict[tuple[str, str], dict[str, str]]:
+    """Measured power by chip and processor."""
+    return {(given["soc"], given["processor"]): given for given in reference("phone_power.csv")}
 
 
-def peaks(soc: str, processor: str, threads: int = 0) -> dict[str, float]:
-    """Operations per second of a processor by precision.
+def core_rates(soc: str, precision: str) -> list[float]:
+    """Operations per second of each CPU core, the fastest first."""
+    return [1e9 * clock * cycle()[core][precision] for core, clock in cores(soc)]
+
+
+def peaks(soc: str, processor: str, threads: int = 0) -> dict[str, tuple[float, float]]:
+    """Operations per second of a processor by precision: over many rows, and over one.
 
     A GPU computes quantized weights in fp16; an NPU does fp16 at half its int8 rate, where its vendor prints
     only that.
@@ -79,15 +82,19 @@ def peaks(soc: str, processor: str, threads: int = 0) -> dict[str, float]:
         InputError: the data sheet has no rate of the processor.
     """
     if processor == "cpu":
-        return cpu_peak(soc, threads)
+        used = min(threads or THREADS, len(cores(soc)))
+        return {precision: cores_peak(core_rates(soc, precision), used) for precision in PRECISIONS}
     column = {"gpu": "gpu_tflops", "npu": "npu_tops"}.get(processor, "")
     printed = sheet(soc).get(column, "")
     if not printed:
         raise InputError(f"phone_socs.csv: {soc} has no rate of a {processor}")
     rate = 1e12 * float(printed)
-    if processor == "gpu":
-        return {"fp32": rate / 2, "fp16": rate, "int8": rate}
-    return {"fp16": rate / 2, "int8": rate}
+    rates = (
+        {"fp32": rate / 2, "fp16": rate, "int8": rate}
+        if processor == "gpu"
+        else {"fp16": rate / 2, "int8": rate}
+    )
+    return {precision: (rate, rate) for precision, rate in rates.items()}
 
 
 def processor_of(engine: str) -> str:
@@ -95,43 +102,57 @@ def processor_of(engine: str) -> str:
     return {"cuda": "gpu"}.get(engine.rpartition("_")[2], engine.rpartition("_")[2])
 
 
-def bandwidth(soc: str) -> float:
-    """Bytes per second of the memory bus."""
-    return 1e9 * float(sheet(soc)["dram_gb_s"])
+def bandwidth(soc: str, processor: str = "") -> float:
+    """Bytes per second of the memory bus, or of what a processor was measured to read at most."""
+    given = sheet(soc)
+    return 1e9 * float((processor == "npu" and given["npu_gb_s"]) or given["dram_gb_s"])
 
 
 def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     """A device file of a chip, from its data sheet alone: what an engine reaches of it is the engine's.
 
-    The rest of the machine (flash, memory size, launches, power) is assumed; no speed that a class of engines
-    reaches from memory depends on it.
+    The rest of the machine (flash, memory size, launches) is assumed; no speed that a class of engines
+    reaches from memory depends on it. Power is what was measured, or absent.
     """
-    given = sheet(soc)
+    given, used_threads = sheet(soc), min(threads or THREADS, len(cores(soc)))
     trust = {"source": given["source"], "note": given["note"]}
-    assumed = {"source": "assumed", "note": "no phone or board is named"}
+    assumed = {"source": "assumed", "note": "a chip alone says nothing of it"}
     typical = {"source": "assumed", "note": "typical of phones; no figure of the chip was read"}
-    bus = {"value": float(given["dram_gb_s"]), "unit": "GB/s", **trust}
     processors: dict[str, Any] = {}
-    for processor, units in (("cpu", "GOP/s"), ("gpu", "GFLOP/s"), ("npu", "GOP/s")):
+    for processor, unit in (("cpu", "GOP/s"), ("gpu", "GFLOP/s"), ("npu", "GOP/s")):
         column = {"gpu": "gpu_tflops", "npu": "npu_tops"}.get(processor, "cores")
         if not given[column]:
             continue
-        note = f"{given['cores']}, {threads or THREADS} threads" if processor == "cpu" else given["note"]
+        of_cpu = {**trust, "note": f"{given['cores']}, {used_threads} threads"}
         processors[processor] = {
             "peak": {
-                p: {
-                    "value": float(f"{rate / 1e9:.6g}"),
-                    "unit": units,
-                    "source": given["source"],
-                    "note": note,
-                }
-                for p, rate in peaks(soc, processor, threads).items()
+                precision: {"value": _giga(rate), "unit": unit, **(of_cpu if processor == "cpu" else trust)}
+                for precision, (rate, _) in peaks(soc, processor, threads).items()
             },
-            "bandwidth": bus,
+            "bandwidth": {"value": bandwidth(soc, processor) / 1e9, "unit": "GB/s", **trust},
             "launch": {"value": LAUNCH[processor], "unit": "us", **typical},
-            "watts": {"value": WATTS[processor], "unit": "W", **typical},
         }
-    return {
+        if measured := power().get((soc, processor)):
+            watts = {"unit": "W", "source": "paper", "note": measured["note"]}
+            processors[processor]["watts"] = {"value": float(measured["busy_w"]), **watts}
+    processors["cpu"] |= {
+        "threads": {
+            "value": used_threads,
+            "unit": "",
+            "source": "assumed",
+            "note": "llama.cpp's default",
+        },
+        "cores": {
+            precision: {
+                "value": [_giga(rate) for rate in core_rates(soc, precision)],
+                "unit": "GOP/s",
+                "source": given["source"],
+                "note": given["cores"],
+            }
+            for precision in PRECISIONS
+        },
+    }
+    device: dict[str, Any] = {
         "name": soc,
         "kind": "emulated",
         "soc": soc,
@@ -145,7 +166,14 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
         "dram": {
             "capacity": {"value": 64, "unit": "GB", **assumed},
             "budget": {"value": 64, "unit": "GB", **assumed},
-            "bandwidth": bus,
+            "bandwidth": {"value": float(given["dram_gb_s"]), "unit": "GB/s", **trust},
         },
-        "power": {"idle": {"value": 1.0, "unit": "W", **assumed}},
     }
+    if idle := next((measured for (chip, _), measured in power().items() if chip == soc), None):
+        watts = {"unit": "W", "source": "paper", "note": idle["note"]}
+        device["power"] = {"idle": {"value": float(idle["idle_w"]), **watts}}
+    return device
+
+
+def _giga(rate: float) -> float:
+    return float(f"{rate / 1e9:.6g}")

@@ -1,106 +1,92 @@
-"""The fit of all classes of engines to the fitted rows. Must not see any other row."""
+"""The fit of all classes of engines to measured rows, by the closed form of their passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from scipy.optimize import least_squares
+from scipy.sparse import csr_matrix, diags, vstack
 
-from workshop.fitting.held_out import leave_out
-from workshop.fitting.problem import Observation, Problem, Solution, Vector, solve
 from workshop.validation.phones.class_specification import class_specification
-from workshop.validation.phones.classes import PassSeconds, parameters
-from workshop.validation.phones.quantities import FIRST_TOKEN, Quantity, quantities
-from workshop.validation.phones.rows import FIT, PhoneRow
-
-FactsFactors = Mapping[str, float]
-"""Factors on facts of data sheets by `CHIP/bandwidth` and `CHIP/PROCESSOR`."""
+from workshop.validation.phones.classes import (
+    LogTerm,
+    PassSeconds,
+    Vector,
+    computes,
+    log_terms,
+    numbers_of,
+)
+from workshop.validation.phones.quantities import Quantity
 
 
 @dataclass(frozen=True)
 class ClassFit:
-    """A fit and what it saw.
+    """Fitted terms of logarithms; those that a fit did not see are 0."""
 
-    Attributes:
-        problem: parameters and observations, by the rows' quantities.
-        solution: the fitted numbers.
-        factors: on data sheets' facts, with which it was made and predicts.
-    """
+    values: dict[LogTerm, float]
 
-    problem: Problem
-    solution: Solution
-    factors: FactsFactors
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the parameters."""
-        return [p.name for p in self.problem.parameters]
+    @cached_property
+    def _places(self) -> dict[LogTerm, int]:
+        return {one: i for i, one in enumerate(self.values)}
 
     def predicted(self, wanted: Sequence[Quantity]) -> dict[str, float]:
         """Values in their printed units by id, whether the fit saw them or not."""
-        seconds = PassSeconds(wanted, self.names, self.factors)(self.vector)
+        if not wanted:
+            return {}
+        seconds = PassSeconds(wanted, self._places)(np.array([*self.values.values()]))
         return {one.id: one.printed(float(s)) for one, s in zip(wanted, seconds, strict=True)}
 
-    @property
-    def vector(self) -> Vector:
-        """The fitted numbers in the order of the parameters."""
-        return np.array([self.solution.values[name] for name in self.names])
+    def number(self, name: str, engine: str, chip: str = "") -> float:
+        """A number of a class, or of the class on a chip, within its bounds."""
+        log = sum(self.values.get(one, 0.0) for one in log_terms(name, engine, chip))
+        given = next((one for one in class_specification().numbers if one.name == name), None)
+        if given is None:
+            return float(np.exp(log))
+        low, high = given.between
+        return float(np.clip(given.first * np.exp(log), low, high))
 
-    def left_out(self) -> dict[str, float]:
-        """Each seen value, predicted by a fit that saw nothing of its source and model."""
-        return leave_out(self.problem, self.solution)
+    def at_bounds(self, engine: str, chip: str = "") -> list[str]:
+        """Names of the numbers that ended at a bound."""
+        return [
+            one.name
+            for one in class_specification().numbers
+            if min(abs(np.log(self.number(one.name, engine, chip) / end)) for end in one.between) < 1e-3
+        ]
 
-    def without(self, ids: Sequence[str]) -> ClassFit:
-        """The fit that does not see some observations."""
-        blind = self.problem.without(ids)
-        return ClassFit(blind, solve(blind, self.solution.values), self.factors)
 
+def fit_classes(seen: Sequence[Quantity]) -> ClassFit:
+    """Fit all classes to measured values.
 
-def class_problem(
-    rows: Sequence[PhoneRow], roles: Mapping[str, str], factors: FactsFactors | None = None
-) -> Problem:
-    """The problem of fitting all classes.
-
-    Args:
-        rows: rows whose classes need numbers.
-        roles: roles by row id; only rows with the role `fit` are seen.
-        factors: on data sheets' facts.
+    The log ratios of predicted to measured, over the noise, and the terms over their widths are made
+    small. Both count by a loss that grows linearly for large ones, so that a misprinted row does not move the
+    rest.
     """
-    fitted = [row for row in rows if roles.get(row.id) == FIT]
-    seen = list(quantities(fitted))
-    found = parameters(fitted, rows)
-    noise = class_specification().noise
-    observations = tuple(
-        Observation(
-            q.id,
-            q.measured,
-            f"{q.row.source}, {q.row.shape}",
-            noise,
-        )
-        for q in seen
+    used = dict.fromkeys(
+        term
+        for one in seen
+        for number in numbers_of(one)
+        for term in log_terms(number, computes(one.row.engine, one.row.format), one.row.soc)
     )
-    return Problem(found, observations, _printed(seen, PassSeconds(seen, [p.name for p in found], factors)))
+    places = {term: i for i, term in enumerate(used)}
+    passes, noise = PassSeconds(seen, places), class_specification().noise
+    measured = np.log([one.printed(one.measured) for one in seen])
+    widths = np.array([term.width for term in used])
+
+    def residuals(values: Vector) -> Vector:
+        return np.concatenate([(np.log(passes(values)) - measured) / noise, values / widths])
+
+    def jacobian(values: Vector) -> csr_matrix:
+        return vstack([passes.jacobian(values) / noise, diags(1 / widths)]).tocsr()
+
+    found = least_squares(
+        residuals, np.zeros(len(used)), jacobian, loss="soft_l1", tr_solver="lsmr", xtol=1e-6, ftol=1e-6
+    )
+    return ClassFit(dict(zip(used, map(float, found.x), strict=True)))
 
 
-def fit_classes(
-    rows: Sequence[PhoneRow],
-    roles: Mapping[str, str],
-    factors: FactsFactors | None = None,
-    start: Mapping[str, float] | None = None,
-) -> ClassFit:
-    """Fit all classes; `start` gives values to begin with."""
-    problem = class_problem(rows, roles, factors)
-    return ClassFit(problem, solve(problem, start), factors or {})
-
-
-def _printed(seen: Sequence[Quantity], seconds: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
-    """Predictions in printed units: seconds, or rows of a pass per second."""
-    times = np.array([one.kind == FIRST_TOKEN for one in seen])
-    rows = np.array([float(one.rows) for one in seen])
-
-    def predict(values: Vector) -> Vector:
-        took = seconds(values)
-        return np.where(times, took, rows / took)
-
-    return predict
+def without(seen: Sequence[Quantity], left_out: Collection[str]) -> list[Quantity]:
+    """Measured values but those of some rows, by id of row."""
+    return [one for one in seen if one.row.id not in left_out]

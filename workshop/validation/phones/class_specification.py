@@ -22,9 +22,9 @@ class ClassNumber:
         name: its name.
         first: centre of the prior of a processor's number, and where searches begin.
         between: lower and upper bound.
-        widths: standard deviations of the priors, in units of the natural logarithm: of a processor's number
-            around `first`, of a class's around its processor's, of a chip's around its class's; 0 if a chip
-            has none.
+        widths: standard deviations, in units of the natural logarithm: of a processor's number around
+            `first`, of a class's around its processor's, of a chip's around its class's; 0 if a chip has
+            none.
     """
 
     name: str
@@ -48,22 +48,28 @@ class ClassSpecification:
 
     Attributes:
         rows: files of `conf/reference/` with the measurements.
-        split: file of `conf/reference/` with the division of their rows.
-        numbers: what a class has; `start`, `start_exponent`, `token`, `bandwidth_share`, `rate`,
-            `single_rate`, and factors on both rates by precision.
-        full_rows: rows from which on `rate` holds.
+        numbers: what a class has: `start`, `start_exponent`, `token`, `bandwidth_share`, `rate` and
+            `single_rate`.
+        arithmetic: width of the factor on both rates in another arithmetic than int8.
+        formats: widths of a format's factors on the rates: of a processor's, of a class's around it.
+        builds: width of an older build's rates around its class's.
         added: processors that compute and move bytes one after the other.
         shapes: row counts that a class computes.
+        unsupported: formats for which a class has no kernel.
+        instead: the class that computes them.
         noise: of a measurement, in units of the natural logarithm.
         above_floor: why passes of a class may be far slower than bytes and operations need.
     """
 
     rows: tuple[str, ...]
-    split: str
     numbers: tuple[ClassNumber, ...]
-    full_rows: int
+    arithmetic: float
+    formats: tuple[float, ...]
+    builds: float
     added: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
+    unsupported: dict[str, tuple[str, ...]]
+    instead: str
     noise: float
     above_floor: dict[str, str]
 

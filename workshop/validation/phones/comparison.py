@@ -1,144 +1,131 @@
-"""Every prediction of the measured rows: by the fit to fitted rows, without a chip, and by the trivial
-rules."""
+"""Every measured value beside predictions of fits that did not see it, and beside two trivial rules.
+
+A fit sees no row of the value's chip, two of them, or nine; the rules scale the nearest measured row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import pandas as pd
+from rich.progress import track
 
-from workshop.validation.phones.chips import sheets
-from workshop.validation.phones.class_fit import ClassFit, fit_classes
-from workshop.validation.phones.emulated_rows import emulated_values
-from workshop.validation.phones.quantities import Quantity, quantities
-from workshop.validation.phones.rows import FIT, PREDICT, PhoneRow, predictable
+from repro.device.engines.bands import CLASS, NOTHING, ROWS
+from workshop.validation.phones.chips import processor_of, sheets
+from workshop.validation.phones.class_fit import fit_classes
+from workshop.validation.phones.classes import class_of, computes
+from workshop.validation.phones.quantities import UNITS, Quantity, quantities
+from workshop.validation.phones.rows import PhoneRow, predictable
 from workshop.validation.phones.trivial import RULES, trivial
 
-DRAWS, SEED, WITHIN = 64, 20, 0.3
-"""Draws of assumed facts, their seed, and how far a fact may be off."""
+WITHOUT, TWO, NINE, FITTED = COLUMNS = ("without_chip", "two_rows", "nine_rows", "fitted")
+"""Predictions by a fit that saw no row of the chip, two or nine rows of its group and no other, or all."""
 
-GIVEN = 2
-"""Rows of a new chip that one column gives to the fit."""
+GIVEN = {TWO: 2, NINE: 9}
+"""Rows of a new chip's group that a fit is given."""
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """Predictions in printed units by quantity id, beside what was measured.
-
-    Attributes:
-        quantities: everything measured, rows that stand apart included where they can be predicted.
-        roles: by row id; empty for rows that stand apart.
-        predicted: by the emulator, from the fit to fitted rows.
-        left_out: of fitted rows, by a fit that saw nothing of their source and model.
-        without_chip: by a fit that saw no row of the chip.
-        two_rows: of predicted rows, by a fit that saw two rows of the chip.
-        rules: by each trivial rule, from the fitted rows.
-        rules_without_chip: the same, from the fitted rows of other chips.
-        band: 2.5% and 97.5% quantiles over draws of the assumed facts.
-        assumed: share of assumed facts among the data sheet's two that a prediction uses.
-    """
-
-    quantities: tuple[Quantity, ...]
-    roles: Mapping[str, str]
-    predicted: Mapping[str, float]
-    left_out: Mapping[str, float]
-    without_chip: Mapping[str, float]
-    two_rows: Mapping[str, float]
-    rules: Mapping[str, Mapping[str, float]]
-    rules_without_chip: Mapping[str, Mapping[str, float]]
-    band: Mapping[str, tuple[float, float]]
-    assumed: Mapping[str, float]
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """What was printed, by quantity id."""
-        return {one.id: one.measured for one in self.quantities}
+Quantities = Sequence[Quantity]
 
 
-def compare(rows: Sequence[PhoneRow], roles: Mapping[str, str], draws: int = DRAWS) -> Comparison:
-    """Fit the fitted rows and predict all others.
+def rule_column(rule: str, column: str) -> str:
+    """The column of a rule that saw what the fit of another column saw."""
+    return f"{rule}_rule_{column}"
+
+
+def compare(rows: Iterable[PhoneRow]) -> pd.DataFrame:
+    """A frame of everything measured, by id.
+
+    Columns are the row's own, those of `COLUMNS` and of the rules beside them, and what the first knew
+    (`known`); what is not predicted is NaN.
 
     Args:
-        rows: all measured rows.
-        roles: roles by row id, as committed.
-        draws: how often the assumed facts are drawn for the bands.
+        rows: all measured rows, those that stand apart too.
     """
-    used = [row for row in rows if not row.apart]
-    classes = {row.engine for row in used}
-    everything = tuple(quantities(row for row in rows if predictable(row, classes)))
-    fit = fit_classes(used, roles)
-    seen = [q for q in everything if roles.get(q.row.id) == FIT]
-    mine = [q for q in everything if not q.row.apart]
-    return Comparison(
-        quantities=everything,
-        roles=roles,
-        predicted=emulated_values(everything, fit.solution.values),
-        left_out=fit.left_out(),
-        without_chip=_without_chip(fit, seen, mine),
-        two_rows=_two_rows(fit, seen, [q for q in mine if roles.get(q.row.id) == PREDICT]),
-        rules={rule: trivial(everything, seen, rule) for rule in RULES},
-        rules_without_chip={rule: _rules_without_chip(mine, seen, rule) for rule in RULES},
-        band=_bands(used, roles, fit, everything, draws),
-        assumed={q.id: 1.0 if sheets()[q.row.soc]["source"] == "assumed" else 0.0 for q in everything},
+    rows = list(rows)
+    classes = {row.engine for row in rows if not row.apart}
+    everything = list(quantities(row for row in rows if predictable(row, classes)))
+    seen = [one for one in everything if not one.row.apart]
+    measured = [one.row for one in everything]
+    frame = pd.DataFrame(
+        {
+            "id": [row.id for row in measured],
+            "soc": [row.soc for row in measured],
+            "machine": [sheets()[row.soc]["kind"] for row in measured],
+            "engine_class": [row.engine for row in measured],
+            "processor": [processor_of(class_of(computing_class(one))) for one in everything],
+            "format": [row.format for row in measured],
+            "model": [row.model for row in measured],
+            "of": [one.kind for one in everything],
+            "phase": [one.phase for one in everything],
+            "known": known(everything, seen),
+            "apart": [row.apart for row in measured],
+            "unit": [UNITS[one.kind] for one in everything],
+            "measured": [one.measured for one in everything],
+            "source": [row.source for row in measured],
+        },
+        index=[one.id for one in everything],
     )
+    predicted: dict[str, dict[str, float]] = {}
+    for column, wanted, given in track([*divided(everything, seen)], "fits of phones"):
+        by_column = {column: fit_classes(given).predicted(wanted)}
+        by_column |= {rule_column(rule, column): trivial(wanted, given, rule) for rule in RULES}
+        for name, values in by_column.items():
+            predicted.setdefault(name, {}).update(values)
+    for name, values in predicted.items():
+        frame[name] = [values.get(one.id, np.nan) for one in everything]
+    return frame
 
 
-def _chips(wanted: Iterable[Quantity]) -> list[str]:
-    return sorted({q.row.soc for q in wanted})
+def computing_class(one: Quantity) -> str:
+    """The class that computes a value's format."""
+    return computes(one.row.engine, one.row.format)
 
 
-def _without_chip(fit: ClassFit, seen: Sequence[Quantity], wanted: Sequence[Quantity]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for chip in _chips(wanted):
-        blind = fit.without([q.id for q in seen if q.row.soc == chip])
-        found |= emulated_values([q for q in wanted if q.row.soc == chip], blind.solution.values)
-    return found
+def divided(everything: Quantities, seen: Quantities) -> Iterator[tuple[str, Quantities, Quantities]]:
+    """For every column, what a fit predicts and what it sees."""
+    yield FITTED, everything, seen
+    for chip in sorted({one.row.soc for one in everything}):
+        others = [one for one in seen if one.row.soc != chip]
+        yield WITHOUT, [one for one in everything if one.row.soc == chip], others
+    for column, count in GIVEN.items():
+        for group in sorted({one.row.group for one in seen}):
+            own = [one for one in seen if one.row.group == group]
+            given = spread([one.row.id for one in own], count)
+            if given:
+                kept = [one for one in seen if one.row.soc != group[0] or one.row.id in given]
+                yield column, [one for one in own if one.row.id not in given], kept
 
 
-def _two_rows(fit: ClassFit, seen: Sequence[Quantity], wanted: Sequence[Quantity]) -> dict[str, float]:
-    """Predictions of a group's predicted rows by a fit that saw two of its fitted rows and none else of the
-    chip."""
-    found: dict[str, float] = {}
-    for group in sorted({q.row.group for q in wanted}):
-        own = sorted({q.row.id for q in seen if q.row.group == group})
-        kept = set(own[:: max(1, (len(own) - 1) // (GIVEN - 1))][:GIVEN])
-        blind = fit.without([q.id for q in seen if q.row.soc == group[0] and q.row.id not in kept])
-        found |= emulated_values([q for q in wanted if q.row.group == group], blind.solution.values)
-    return found
-
-
-def _rules_without_chip(wanted: Sequence[Quantity], seen: Sequence[Quantity], rule: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for chip in _chips(wanted):
-        own = [q for q in wanted if q.row.soc == chip]
-        found |= trivial(own, [q for q in seen if q.row.soc != chip], rule)
-    return found
-
-
-def _bands(
-    rows: Sequence[PhoneRow],
-    roles: Mapping[str, str],
-    fit: ClassFit,
-    wanted: Sequence[Quantity],
-    draws: int,
-) -> dict[str, tuple[float, float]]:
-    """Bands of predictions: every assumed fact of a data sheet is drawn anew and the fit repeated."""
-    facts = [
-        f"{soc}/{what}"
-        for soc, sheet in sheets().items()
-        if sheet["source"] == "assumed"
-        for what in ("bandwidth", "cpu", "gpu", "npu")
+def known(wanted: Quantities, seen: Quantities) -> list[str]:
+    """What rows of other chips say of each value: its class in its format, or nothing."""
+    chips: dict[tuple[str, str], set[str]] = {}
+    for one in seen:
+        chips.setdefault((class_of(computing_class(one)), one.row.format), set()).add(one.row.soc)
+    found = [
+        chips.get((class_of(computing_class(one)), one.row.format), set()) - {one.row.soc} for one in wanted
     ]
-    random = np.random.default_rng(SEED)
-    drawn: dict[str, list[float]] = {q.id: [] for q in wanted}
-    for _ in range(draws):
-        exponents = random.uniform(-1.0, 1.0, len(facts))
-        factors = dict(zip(facts, np.exp(exponents * np.log(1 + WITHIN)), strict=True))
-        for one, value in fit_classes(rows, roles, factors, fit.solution.values).predicted(wanted).items():
-            drawn[one].append(value)
-    return {
-        one: (float(np.quantile(values, 0.025)), float(np.quantile(values, 0.975)))
-        for one, values in drawn.items()
-        if values
-    }
+    return [CLASS if others else NOTHING for others in found]
+
+
+def spread(ids: Sequence[str], count: int) -> list[str]:
+    """That many of a group's rows, evenly spread over the order of their names; none of a smaller group."""
+    own = sorted(set(ids))
+    places = np.linspace(0, len(own) - 1, count).round().astype(int)
+    return [own[place] for place in places] if len(own) > count else []
+
+
+def blind_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Errors of predictions that saw no row of the chip, or two: a row for each, and what was known.
+
+    Two rows say nothing of a format that neither they nor other chips have; these are left out.
+    Columns `processor`, `phase`, `known`, `soc` and `error`, the logarithm of predicted over measured.
+    """
+    used = frame[frame["apart"] == ""]
+    blind = used.assign(predicted=used[WITHOUT])
+    with_rows = (
+        used[used["known"] == CLASS].assign(known=ROWS).pipe(lambda rows: rows.assign(predicted=rows[TWO]))
+    )
+    both = pd.concat([blind, with_rows]).dropna(subset=["predicted"])
+    both["error"] = np.log(both["predicted"] / both["measured"])
+    return both[["processor", "phase", "known", "soc", "error"]].reset_index(drop=True)

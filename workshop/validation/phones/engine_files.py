@@ -1,31 +1,33 @@
 """Engine files of the classes and device files of the chips, from the fit to all rows.
 
 Owns how fitted numbers become files of `conf/engine/` and `conf/device/`. The figures of the validation come
-from another fit, to the fitted rows alone; these files are for chips and models that no row has.
+from other fits, each blind to a chip; these files are for chips and models that no row has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import yaml
 
 from repro.core.paths import conf_dir
 from repro.core.reading import read_mapping
+from repro.device.cost import FULL_ROWS
 from repro.device.device_file import is_fact
-from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file, with_engine
-from repro.device.facts.holds import HOLDS_KEY
-from workshop.fitting.problem import Values
-from workshop.validation.phones.chips import PRECISIONS, sheets, soc_device
+from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file
+from repro.device.facts.holds import HOLDS_KEY, MEASURED
+from repro.device.op import UNSUPPORTED
+from workshop.validation.phones.chips import PRECISIONS, processor_of, sheets, soc_device
 from workshop.validation.phones.class_fit import ClassFit, fit_classes
 from workshop.validation.phones.class_specification import class_specification
-from workshop.validation.phones.classes import RATE_OF, at
-from workshop.validation.phones.quantities import DECODE, quantities
-from workshop.validation.phones.rows import FIT, PhoneRow, model_cost, phone_rows
+from workshop.validation.phones.classes import ARITHMETIC, MANY, ONE, class_of, computes, formats_of
+from workshop.validation.phones.quantities import DECODE, PREFILL, quantities
+from workshop.validation.phones.rows import PhoneRow, model_cost, phone_rows
 
 TOLERANCE = 0.02
 """Relative difference allowed between a file and a new fit on another machine."""
@@ -33,86 +35,100 @@ TOLERANCE = 0.02
 USED = {"cpu": PRECISIONS, "gpu": PRECISIONS, "npu": ("fp16", "int8")}
 """Precisions of a processor."""
 
+ALIKE = {"w8a8": ("w8a8", "int8"), "q4_k_m": ("q4_k_m", "q4_k")}
+"""Names of formats that were measured under one of them."""
 
-def engine_numbers(
-    engine: str, processor: str, values: Values, chip: str = "", cells: Sequence[str] = ("fit",)
-) -> dict[str, Any]:
-    """What an engine file says of a class, or of the class on one chip.
+
+def engine_numbers(engine: str, fit: ClassFit, cells: Sequence[str], chip: str = "") -> dict[str, Any]:
+    """What an engine file says of a class's processor, or of what differs on one chip.
 
     Args:
         engine: the class.
-        processor: where it runs.
-        values: fitted numbers by parameter.
-        chip: a chip; empty for the class.
+        fit: the fitted numbers.
         cells: ids that the numbers are fitted to; `*` stands for any part.
+        chip: a chip; empty for the class.
     """
-    given = class_specification()
-    base = f"{engine}@{chip}" if chip and at(f"{engine}@{chip}", "rate") in values else engine
-
-    def value(name: str) -> float:
-        own = at(base, name)
-        return values[own] if own in values else values[at(engine, name)]
 
     def fact(number: float, unit: str = "") -> dict[str, Any]:
         return {"value": _rounded(number), "unit": unit, "source": "fitted", "cells": list(cells)}
 
+    def value(name: str) -> float:
+        return fit.number(name, engine, chip)
+
     rate = {}
-    for precision in USED[processor]:
-        factor = 1.0 if precision == "int8" else value(RATE_OF.format(precision))
+    for precision in USED[processor_of(class_of(engine))]:
+        factor = 1.0 if precision == "int8" else value(f"{ARITHMETIC}.{precision}")
         rate[precision] = fact(min(1.0, value("rate") * factor), "share")
-    gain = value("single_rate") / value("rate")
     numbers: dict[str, Any] = {
         "token": fact(1e3 * value("token"), "ms"),
         "bandwidth_share": fact(value("bandwidth_share"), "share"),
         "rate": rate,
         "efficiency": {
-            "points": [[1, _rounded(gain)], [given.full_rows, 1.0]],
+            "points": [[1, _rounded(value("single_rate") / value("rate"))], [round(FULL_ROWS), 1.0]],
             "unit": "share",
             "source": "fitted",
             "cells": list(cells),
         },
     }
-    if not chip:
-        numbers["launch"] = {"value": 0, "unit": "us", "source": "assumed", "note": "the start has it"}
-        numbers["start"] = {precision: fact(1e6 * value("start"), "us") for precision in USED[processor]}
-        numbers["start_exponent"] = fact(value("start_exponent"))
-        if engine in given.shapes:
-            numbers["shapes"] = {
-                "value": list(given.shapes[engine]),
-                "unit": "rows",
-                "source": "assumed",
-                "note": "blocks of rows that its kernels or static graphs take",
-            }
-    return {"processors": {processor: numbers}}
+    if chip:
+        return numbers
+    given, family = class_specification(), class_of(engine)
+    numbers["launch"] = {"value": 0, "unit": "us", "source": "assumed", "note": "the start has it"}
+    numbers["start"] = {precision: fact(1e6 * value("start"), "us") for precision in rate}
+    numbers["start_exponent"] = fact(value("start_exponent"))
+    formats: dict[str, Any] = {}
+    for measured in formats_of(engine, fit.values):
+        for name in ALIKE.get(measured, (measured,)):
+            factors = {of: fact(value(f"{of}.{measured}"), "x") for of in (ONE, MANY)}
+            formats[name] = factors
+    for name in given.unsupported.get(family, ()):
+        formats[name] = {UNSUPPORTED: processor_of(given.instead)}
+    if formats:
+        numbers["formats"] = formats
+    if family in given.shapes:
+        numbers["shapes"] = {
+            "value": list(given.shapes[family]),
+            "unit": "rows",
+            "source": "assumed",
+            "note": "blocks of rows that its kernels or static graphs take",
+        }
+    return numbers
 
 
 def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict[str, Any]:
     """An engine file of a class, with what differs on the chips that it was fitted on."""
-    own = [row for row in rows if row.engine == engine]
-    processor = own[0].processor
-    values = fit.solution.values
+    own = [row for row in rows if computes(row.engine, row.format) == engine]
+    family = class_of(engine)
+    processor = processor_of(family)
     content: dict[str, Any] = {"name": engine, "papers": [], OVER: CHIP, "main": processor}
-    content[FORMAT] = "w8a8" if processor == "npu" else "q4_0"
-    if engine in class_specification().above_floor:
-        content[ABOVE_FLOOR] = class_specification().above_floor[engine]
-    content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
-    numbers = content["processors"][processor]
-    chips = sorted({row.soc for row in own})
-    numbers[HOLDS_KEY] = holds(own, f"{engine}: its class's, by rows of other chips ({len(own)})")
+    content[FORMAT] = "w8a8" if processor == "npu" and not family.startswith("llama_cpp") else "q4_0"
+    if family in class_specification().above_floor:
+        content[ABOVE_FLOOR] = class_specification().above_floor[family]
+    numbers = engine_numbers(engine, fit, [f"phone.*.{family}.*"])
+    bounds = fit.at_bounds(engine)
+    ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
+    numbers[HOLDS_KEY] = {MEASURED: measured(())} | holds(
+        own, f"{engine}: its class's, by rows of other chips ({len(own)}){ended}"
+    )
     numbers["start_rows"] = {
         "value": numbers[HOLDS_KEY]["rows"][1],
         "unit": "rows",
         "source": "assumed",
         "note": "the longest prompt of its rows: beyond, the start grows no further",
     }
-    content["traffic"] = traffic(processor)
-    on = {}
-    for chip in chips:
+    content["processors"] = {processor: numbers}
+    content["traffic"] = "added" if processor in class_specification().added else "overlapped"
+    content["devices"] = {}
+    for chip in sorted({row.soc for row in own}):
         of_chip = [row for row in own if row.soc == chip]
-        cells = [".".join([*of_chip[0].id.split(".")[:3], "*"])]
-        on[chip] = engine_numbers(engine, processor, values, chip, cells)
-        on[chip]["processors"][processor][HOLDS_KEY] = holds(of_chip, f"{engine}: {counted(of_chip)}")
-    content["devices"] = on
+        cells = [f"phone.{chip_file(chip)}.{family}.*"]
+        on_chip = engine_numbers(engine, fit, cells, chip)
+        bounds = [name for name in fit.at_bounds(engine, chip) if name not in bounds]
+        ended = f"; {', '.join(bounds)} ended at a bound" if bounds else ""
+        on_chip[HOLDS_KEY] = {MEASURED: measured(of_chip)} | holds(
+            of_chip, f"{engine}: {counted(of_chip)}{ended}"
+        )
+        content["devices"][chip] = {"processors": {processor: on_chip}}
     return content
 
 
@@ -128,6 +144,12 @@ def holds(rows: Sequence[PhoneRow], rest_on: str) -> dict[str, Any]:
     }
 
 
+def measured(rows: Iterable[PhoneRow]) -> dict[str, int]:
+    """How many values of each phase these rows have."""
+    phases = Counter(one.phase for one in quantities(rows))
+    return {phase: phases[phase] for phase in (DECODE, PREFILL)}
+
+
 def counted(rows: Sequence[PhoneRow]) -> str:
     """How many values of each phase a chip's numbers rest on; without any they are its class's."""
     phases = Counter("decoding" if q.kind == DECODE else "prompts" for q in quantities(rows))
@@ -139,20 +161,6 @@ def counted(rows: Sequence[PhoneRow]) -> str:
     )
 
 
-def traffic(processor: str) -> str:
-    """How an engine file says whether computing and moving bytes add up."""
-    return "added" if processor in class_specification().added else "overlapped"
-
-
-def composed(row: PhoneRow, values: Values) -> dict[str, Any]:
-    """A row's chip under its class of engines, as one device file."""
-    engine = {"name": row.engine, "papers": [], **engine_numbers(row.engine, row.processor, values, row.soc)}
-    common = engine_numbers(row.engine, row.processor, values)
-    engine = {"name": row.engine, **common, "devices": {row.soc: {"processors": engine["processors"]}}}
-    engine["traffic"] = traffic(row.processor)
-    return with_engine(soc_device(row.soc, row.threads), engine)
-
-
 def _rounded(number: float) -> float:
     return float(f"{number:.4g}")
 
@@ -160,7 +168,7 @@ def _rounded(number: float) -> float:
 def all_rows_fit() -> tuple[list[PhoneRow], ClassFit]:
     """The fit to every row that does not stand apart."""
     rows = [row for row in phone_rows() if not row.apart]
-    return rows, fit_classes(rows, {row.id: FIT for row in rows})
+    return rows, fit_classes([*quantities(rows)])
 
 
 ENGINE_HEADER = """# A class of engines, for the device files of chips: it takes shares of data sheets'
@@ -190,9 +198,17 @@ def _lines(node: Mapping[str, Any], indent: str) -> Iterator[str]:
         else:
             text = yaml.safe_dump(below, sort_keys=False, default_flow_style=True, width=1000)
             line = f"{indent}{key}: {text.removesuffix(chr(10)).removesuffix('...').strip()}"
-            if len(line) > LONGEST:
+            if len(line) > LONGEST and isinstance(below, str):
+                line = f"{indent}{key}: >-\n" + fill(
+                    below, LONGEST, initial_indent=indent + "  ", subsequent_indent=indent + "  "
+                )
+            elif len(line) > LONGEST:
                 head, part, rest = line.rpartition(", cells: " if ", cells: " in line else ", note: ")
                 line = f"{head},\n{indent}  {part.removeprefix(', ')}{rest}"
+            if max(map(len, line.splitlines())) > LONGEST and not isinstance(below, str):
+                width = LONGEST - len(indent) - len(key) - 20  # a word may end behind it
+                text = yaml.safe_dump(below, sort_keys=False, default_flow_style=True, width=width)
+                line = f"{indent}{key}: " + text.strip().replace("\n", f"\n{indent}  ")
             yield line + "\n"
 
 

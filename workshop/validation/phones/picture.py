@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from repro.reports.figures.paint import canvas, default_style, export, tidy
+from workshop.validation.phones.comparison import FITTED, TWO, WITHOUT
 from workshop.validation.phones.page import NAMES
 from workshop.validation.phones.quantities import QUANTITIES, UNITS
-from workshop.validation.phones.rows import DEFAULTS, FIT, PREDICT
 
 SHOWN = (
-    (FIT, "fitted", "#bbbbbb", "."),
-    (DEFAULTS, "small group, class defaults", "#d95f02", "^"),
-    (PREDICT, "held out", "#1b6ca8", "o"),
+    (FITTED, "fitted", "#bbbbbb", "."),
+    (WITHOUT, "no row of the chip", "#d95f02", "^"),
+    (TWO, "two rows of the chip", "#1b6ca8", "o"),
 )
 
 
@@ -22,11 +22,11 @@ def draw_phones(frame: pd.DataFrame, format: str = "png") -> bytes:
     picture = canvas(10.5, 4.2)
     for panel, kind in zip(picture.subplots(1, len(QUANTITIES)), QUANTITIES, strict=True):
         rows = frame[(frame["of"] == kind) & (frame["apart"] == "")]
-        for role, label, color, marker in SHOWN:
-            points = rows[rows["role"] == role]
+        for column, label, color, marker in SHOWN:
+            points = rows.dropna(subset=[column])
             panel.scatter(
                 points["measured"],
-                points["predicted"],
+                points[column],
                 s=18 if marker != "." else 30,
                 color=color,
                 marker=marker,
@@ -34,7 +34,7 @@ def draw_phones(frame: pd.DataFrame, format: str = "png") -> bytes:
                 alpha=0.85,
                 label=label,
             )
-        values = rows[["measured", "predicted"]].to_numpy()
+        values = rows[["measured", WITHOUT]].to_numpy()
         ends = [values.min() / 1.3, values.max() * 1.3]
         panel.plot(ends, ends, color="#444444", linewidth=0.8)
         for factor in (1.25, 1 / 1.25):

@@ -41,6 +41,11 @@ class Quantity:
     rows: int
     context: int
 
+    @property
+    def phase(self) -> str:
+        """`decode`, or `prefill` of rates and of times to the first token."""
+        return DECODE if self.kind == DECODE else PREFILL
+
     def printed(self, seconds: float) -> float:
         """A pass's seconds in the unit of the measured value; and back."""
         return seconds if self.kind == FIRST_TOKEN else self.rows / seconds

@@ -1,28 +1,44 @@
-"""Measured rows of `conf/reference/phones.csv` and `phones_s23.csv`, and which of them a fit may see.
+"""Measured rows of `conf/reference/phones.csv` and `phones_s23.csv`.
 
-Owns the reading of the files and the division into fitted and predicted rows; must not know what a row costs.
+Owns the reading of the files and what a printed format is; must not know what a row costs.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
-from math import ceil
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
+from repro.models.costs.public_models import public_models
 from workshop.validation.phones.class_specification import class_specification
 
-FIT, PREDICT, DEFAULTS = "fit", "predict", "defaults"
-"""Roles of a row: seen by the fit; predicted in a fitted group; predicted from its class's defaults alone."""
+FORMATS = {
+    **{name: name for name in ("iq1_s", "q2_k", "q6_k", "q8_0", "q4_0", "q4_1")},
+    **{
+        "q3_k": "q3_k_m",
+        "q4_k": "q4_k_m",
+        "q5_k": "q5_k_m",
+        "q4 (ollama": "q4_k_m",
+        "3.87": "q4_k_m",
+        "4.74": "q4_k_m",
+    },
+    **{"iq4": "q4_0", "q4": "q4_0", "4-bit": "q4_0"},
+    **{"f16": "fp16", "fp16": "fp16", "bf16": "fp16"},
+}
+"""Storage formats of llama.cpp by how a printed one begins; the first that fits counts."""
 
-ROLES = (FIT, PREDICT, DEFAULTS)
-SMALLEST_GROUP = 4
+OTHER_FORMATS = {
+    **{"fp32": "fp32", "bf16": "fp16", "fp16": "fp16", "f16": "fp16"},
+    **dict.fromkeys(("w8a8", "int8", "16a8w", "w8a16", "dynamic"), "w8a8"),
+}
+"""Of other programs, whose 4 bits have one kernel: by a part of the printed name."""
+
+FOUR_BITS = "int4"
+"""The format of all others."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,8 @@ class PhoneRow:
         processor: `cpu`, `gpu` or `npu`.
         threads: CPU threads; 0 if not stated.
         model: the model's printed name.
-        shape: key of `conf/reference/phone_models.csv`.
+        shape: name of a model of `conf/model/models.csv`.
+        format: storage format of its weights, a name of `PRECISIONS`.
         bits: bits of a stored weight, scales included.
         half: whether 4-bit weights meet fp16 activations (printed `w4`).
         prompt: prompt tokens; 0 if not stated.
@@ -56,6 +73,7 @@ class PhoneRow:
     threads: int
     model: str
     shape: str
+    format: str
     bits: float
     half: bool
     prompt: int
@@ -109,6 +127,7 @@ def _row(given: Mapping[str, str]) -> PhoneRow:
         threads=int(number("threads") or 0),
         model=given["model"],
         shape=given["shape"],
+        format=stored_format(given["quant"], given["engine_class"]),
         bits=number("bits") or 0.0,
         half=given["quant"] == "w4",
         prompt=int(number("prompt_tokens") or 0),
@@ -122,17 +141,18 @@ def _row(given: Mapping[str, str]) -> PhoneRow:
     )
 
 
+def stored_format(printed: str, engine: str) -> str:
+    """The format that a printed one is: a name of `PRECISIONS`."""
+    name = printed.lower()
+    if engine.startswith("llama_cpp"):
+        return next((known for start, known in FORMATS.items() if name.startswith(start)), FORMATS["q4"])
+    return next((known for part, known in OTHER_FORMATS.items() if part in name), FOUR_BITS)
+
+
 @cache
 def shapes() -> dict[str, Shape]:
-    """Shapes of the measured models; of other architectures a dense equivalent."""
-    whole = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
-    told = ("gated", "tied")
-    return {
-        given["shape"]: Shape.parse(
-            {name: int(given[name]) for name in whole} | {name: given[name] == "yes" for name in told}
-        )
-        for given in reference("phone_models.csv")
-    }
+    """Shapes of the public models; of other architectures a dense equivalent."""
+    return {name: model.shape for name, model in public_models().items()}
 
 
 def predictable(row: PhoneRow, classes: Collection[str]) -> bool:
@@ -154,43 +174,6 @@ def model_cost(row: PhoneRow) -> ModelCost:
     themselves.
     """
     arithmetic = "fp32" if row.bits >= 32 else "fp16" if row.bits >= 16 or row.half else "int8"
-    return ModelCost(shapes()[row.shape], Precision(row.bits, arithmetic, 4 if arithmetic == "fp32" else 2))
-
-
-def divided(rows: Iterable[PhoneRow]) -> dict[str, str]:
-    """Roles by row id, of all rows of one file that are not kept apart.
-
-    In a group (chip, class of engines, processor) of at least four rows, the rows of one source and one shape
-    of model stay together; of these bundles, ordered by a hash of their names, the first half (rounded up) is
-    fitted and the rest predicted. Rows of smaller groups are predicted from the defaults of their class.
-    """
-    groups: dict[tuple[str, str, str], list[PhoneRow]] = defaultdict(list)
-    for row in rows:
-        if not row.apart:
-            groups[row.group].append(row)
-    roles: dict[str, str] = {}
-    for members in groups.values():
-        bundles = {_hash(row) for row in members}
-        fitted = sorted(bundles)[: ceil(len(bundles) / 2)]
-        for row in members:
-            small = len(members) < SMALLEST_GROUP
-            roles[row.id] = DEFAULTS if small else FIT if _hash(row) in fitted else PREDICT
-    return roles
-
-
-def _hash(row: PhoneRow) -> str:
-    return sha256(f"{row.source}\n{row.shape}".encode()).hexdigest()
-
-
-def committed_roles() -> dict[str, str]:
-    """Roles by row id as committed before the first prediction.
-
-    Raises:
-        InputError: a role is unknown.
-    """
-    name = class_specification().split
-    roles = {given["id"]: given["role"] for given in reference(name)}
-    wrong = {role for role in roles.values()} - set(ROLES)
-    if wrong:
-        raise InputError(f"{name}: role {min(wrong)!r} is none of {', '.join(ROLES)}")
-    return roles
+    return ModelCost(
+        shapes()[row.shape], Precision(row.bits, arithmetic, 4 if arithmetic == "fp32" else 2, row.format)
+    )

@@ -18,7 +18,7 @@ def amount(quantity: Quantity, rule: str) -> float:
     asked, row = work(quantity), quantity.row
     if rule == BYTES:
         return (asked.bytes + asked.head_bytes) / bandwidth(row.soc)
-    peak = peaks(row.soc, row.processor, row.threads)[asked.precision]
+    peak = peaks(row.soc, row.processor, row.threads)[asked.precision][0]
     return (asked.flops + asked.head_flops) / quantity.rows / peak
 
 

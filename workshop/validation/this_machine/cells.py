@@ -19,8 +19,11 @@ MODELS = ("smollm2_135m_instruct", "qwen2_5_coder_0_5b_instruct", "qwen2_5_coder
 NAMES = dict(zip(MODELS, ("SmolLM2-135M", "Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-1.5B"), strict=True))
 DTYPES = ("float32", "bfloat16", "int4")
 SHOWN = {"float32": "fp32", "bfloat16": "bf16", "int4": "4 bits", "q4_0": "Q4_0"}
-ROWS = (1, 4, 8, 16, 64)
-CONTEXTS = (64, 1024)
+ROWS = (1, 3, 6, 12, 48, 128)
+CONTEXTS = (192, 640)
+"""Of cells. Probes have other rows, but for decoding's one, and other contexts (`board_calibrator`)."""
+DECODE_ROWS, PROMPT_ROWS = 1, 128
+"""Rows of a pass that decodes, and of one that reads a prompt, whose last token alone has logits."""
 SHARE = 3
 """One in so many streamed cells is measured by default."""
 
@@ -59,6 +62,11 @@ class MachineCell:
     def id(self) -> str:
         """Its name in tables."""
         return f"{self.group.id}-{self.rows}-{self.context}"
+
+    @property
+    def last_only(self) -> bool:
+        """Whether logits are computed for the last token alone; llama.cpp computes no others."""
+        return self.group.engine == LLAMA_CPP or self.rows == PROMPT_ROWS
 
 
 def groups(engines: Sequence[str], models: Sequence[str], dtypes: Sequence[str]) -> list[CellGroup]:

@@ -32,6 +32,8 @@ from workshop.validation.this_machine.picture import draw
 from workshop.validation.this_machine.predicting import best_bandwidth, predictions
 
 NAME = "this_machine"
+LEAST_PEERS = 3
+"""Models of llama.cpp, of which two predict the third."""
 
 
 def say(text: str) -> None:
@@ -52,7 +54,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), metavar="NAME", help=", ".join(DTYPES))
-    parser.add_argument("--rounds", type=int, default=2, help="measurements of a cell in each arm (2)")
+    parser.add_argument("--rounds", type=int, default=5, help="passes of a cell in each arm, at least (5)")
     parser.add_argument("--threads", type=int, default=0, help="of torch and llama.cpp; 0: torch's default")
     parser.add_argument("--pace", type=float, default=0.5, help="GB/s that reads are held to (0.5)")
     parser.add_argument("--busy", action="store_true", help="measure although the machine is busy")
@@ -78,6 +80,11 @@ def _run(options: argparse.Namespace) -> int:
             raise InputError(f"--{name} is {getattr(options, name)}; it must be above 0")
     if options.threads < 0:
         raise InputError(f"--threads is {options.threads}; it must be 0 or more")
+    if LLAMA_CPP in options.engines and len(set(options.models)) < LEAST_PEERS:
+        raise InputError(
+            f"llama.cpp's passes of a model are predicted from those of two others, and --models names "
+            f"{', '.join(options.models)}; name {LEAST_PEERS} models, or choose --engines ours"
+        )
     if LLAMA_CPP in options.engines and not is_installed():
         raise InputError("llama.cpp is not installed: pip install -e '.[llama]', or choose --engines ours")
     chosen = groups(options.engines, options.models, options.dtypes)
@@ -98,16 +105,15 @@ def _run(options: argparse.Namespace) -> int:
     bench = MachineBench(plan, say)
     found: list[MeasuredGroup] = []
     for number, together in enumerate(units := in_turns(chosen), start=1):
-        known = [
-            one for group in together if (one := MeasuredGroup.read(work, group)) and one.threads == threads
-        ]
+        read = (MeasuredGroup.read(work, group) for group in together)
+        known = [one for one in read if one and one.has_all(plan)]
         if len(known) < len(together):
             say(f"{number} of {len(units)}: {', '.join(group.id for group in together)}")
             known = bench.measure(together)
             for one in known:
                 one.write(work)
         found += known
-    compared = list(predictions(found, plan.pace, plan.every))
+    compared = list(predictions(found, plan.pace))
     out = options.out or project_root() / "results" / "validation" / NAME
     write_page(out, compared, _notes(found, threads, options.pace, quiet.sentence))
     (out / "measured.json.gz").write_bytes(

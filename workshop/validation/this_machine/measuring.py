@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.probing.measure import read_rate
 from repro.libraries import torch
+from repro.models.calibration.board_calibrator import CONTEXTS as PROBE_CONTEXTS
+from repro.models.calibration.board_calibrator import ROWS as PROBE_ROWS
 from repro.models.calibration.machine_files import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
@@ -43,6 +46,8 @@ from workshop.validation.this_machine.llama_cpp import LlamaCppPasses
 Say = Callable[[str], None]
 
 ARMS = ("measured", "null")
+PROBE = "probe"
+"""The arm of llama.cpp's passes from which other models' are predicted: rows and contexts of probes."""
 REQUEST = 4 << 20
 """Bytes of a read request of streamed layers."""
 
@@ -52,24 +57,22 @@ class MeasuringPlan:
     """Settings of a run.
 
     Attributes:
-        rounds: how often each cell is measured in each arm.
+        rounds: passes of each cell in each arm at least, one or more a round.
         threads: of torch and of llama.cpp.
         pace: bytes per second that reads are held to.
         footprint: bytes of a probe's layers together, more than a processor's caches.
         every: whether all streamed cells are measured.
         least: seconds that an arm of a cell takes in a round at least, by more passes of a fast cell.
         most: passes of a cell in an arm of a round at most.
-        longest: seconds of a pass above which a cell is measured in the first round alone.
     """
 
-    rounds: int = 2
+    rounds: int = 5
     threads: int = 1
     pace: float = 0.5e9
     footprint: float = 96e6
     every: bool = False
-    least: float = 0.2
-    most: int = 5
-    longest: float = 3.0
+    least: float = 0.1
+    most: int = 3
 
 
 @dataclass
@@ -104,6 +107,18 @@ class MeasuredGroup:
     def probe_timings(self) -> Iterator[PartTiming]:
         """The probes' timings."""
         return (PartTiming(self.kernels, *one) for one in self.timings)
+
+    def cells(self) -> list[MachineCell]:
+        """The cells that were measured, in order of contexts and rows."""
+        settings = {(context, rows) for rows, context, arm, _ in self.passes if arm in ARMS}
+        return [MachineCell(self.group, rows, context) for context, rows in sorted(settings)]
+
+    def has_all(self, plan: MeasuringPlan) -> bool:
+        """Whether it has what the plan asks of its group."""
+        cells = cells_of(self.group, plan.every)
+        return self.threads == plan.threads and all(
+            len(self.arm(cell, arm)) >= plan.rounds for cell in cells for arm in ARMS
+        )
 
     def arm(self, cell: MachineCell, arm: str) -> list[float]:
         """Seconds of a cell's passes in an arm."""
@@ -165,9 +180,8 @@ class MachineBench:
         for round_ in range(plan.rounds):
             tasks = [_pass_task(found, cell, arm, timer, plan) for cell in cells for arm in ARMS]
             if round_ == 0:
-                tasks += [
-                    _probe_task(found, p, r, c) for p in self._probes[1] for r in ROWS for c in CONTEXTS
-                ]
+                settings = product(self._probes[1], PROBE_ROWS, PROBE_CONTEXTS)
+                tasks += [_probe_task(found, *setting) for setting in settings]
                 for context in CONTEXTS:
                     timer.time(4, context)  # memory is taken, kernels are chosen
             if source is not None:
@@ -184,32 +198,32 @@ class MachineBench:
         probe = LayerProbe(
             probe_config(SHAPES[name], kernels, self.plan.footprint),
             kernels,
-            CONTEXTS,
+            PROBE_CONTEXTS,
             local_device(self.plan.pace),
         )
-        for context in CONTEXTS:
+        for context in PROBE_CONTEXTS:
             for _ in probe.time(4, context):
                 pass
         return probe
 
     def _measure_llama_cpp(self, found: Sequence[MeasuredGroup]) -> None:
-        """Measure all models in turns, since each one is predicted from the others."""
+        """Measure all models in turns, since each one is predicted from the others' passes as probes."""
         opened = [self._open_llama_cpp(one) for one in found]
         self._say("loaded")
         chance = Random(LLAMA_CPP)
-        for context in CONTEXTS:  # one context is cached at a time
-            cells = [
-                (one, server, cell)
+        for context in (*PROBE_CONTEXTS, *CONTEXTS):  # one context is cached at a time
+            is_probed = context in PROBE_CONTEXTS
+            asked = [
+                (one, server, MachineCell(one.group, rows, context), arm)
                 for one, server in zip(found, opened, strict=True)
-                for cell in cells_of(one.group, self.plan.every)
-                if cell.context == context
+                for rows in (PROBE_ROWS if is_probed else ROWS)
+                for arm in ((PROBE,) if is_probed else ARMS)
             ]
             for server in opened:
                 server.seconds(1, context)
-            for _ in range(self.plan.rounds):
-                tasks = [(*one, arm) for one in cells for arm in ARMS]
-                chance.shuffle(tasks)
-                for one, server, cell, arm in tasks:
+            for _ in range(1 if is_probed else self.plan.rounds):
+                chance.shuffle(asked)
+                for one, server, cell, arm in asked:
                     _repeat(one, cell, arm, partial(server.seconds, cell.rows, context), self.plan)
             self._say(f"context {context}")
 
@@ -217,21 +231,22 @@ class MachineBench:
         path = q4_0_file(one.group.model)
         config = decoder_config(checkpoint_folder(one.group.model))
         one.bits = 8.0 * path.stat().st_size / config.shape.parameters
-        return LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
+        return LlamaCppPasses(path, self.plan.threads, max(PROBE_CONTEXTS) + max(PROBE_ROWS))
 
 
 def _pass_task(
     found: MeasuredGroup, cell: MachineCell, arm: str, timer: PassTimer, plan: MeasuringPlan
 ) -> Callable[[], None]:
-    return lambda: _repeat(found, cell, arm, lambda: timer.time(cell.rows, cell.context).seconds, plan)
+    def seconds() -> float:
+        return timer.time(cell.rows, cell.context, cell.last_only).seconds
+
+    return lambda: _repeat(found, cell, arm, seconds, plan)
 
 
 def _repeat(
     found: MeasuredGroup, cell: MachineCell, arm: str, seconds: Callable[[], float], plan: MeasuringPlan
 ) -> None:
-    """Time a cell once, or more often if it is fast; a slow one that has been timed is left as it is."""
-    if any(took > plan.longest for took in found.arm(cell, arm)):
-        return
+    """Time a cell once, or more often if it is fast."""
     total, count = 0.0, 0
     while not count or (total < plan.least and count < plan.most):
         took = seconds()

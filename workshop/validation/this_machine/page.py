@@ -14,7 +14,7 @@ import pandas as pd
 from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.reports.formats.render import markdown_table
-from workshop.validation.this_machine.cells import LLAMA_CPP, NAMES, OURS, SHOWN
+from workshop.validation.this_machine.cells import DECODE_ROWS, LLAMA_CPP, NAMES, OURS, PROMPT_ROWS, SHOWN
 from workshop.validation.this_machine.predicting import PredictedPass
 
 COMMAND = "python -m workshop.validation this_machine"
@@ -24,6 +24,11 @@ AIM = 0.10, 0.25
 HEADINGS = (
     *("cells", "n", "median error, %", "p90, %", "null arm: median, %", "null arm: p90, %"),
     *("predicted / measured", "without an engine: median, %"),
+)
+PHASES = {DECODE_ROWS: "decode", PROMPT_ROWS: "prefill"}
+SPEED_HEADINGS = (
+    *("model", "phase", "context", "ours, tokens/s", "predicted", "llama.cpp, tokens/s", "predicted"),
+    "llama.cpp / ours",
 )
 CELL_HEADINGS = (
     *("cell", "engine", "model", "precision", "layers", "rows", "context"),
@@ -101,10 +106,12 @@ def markdown(cells: pd.DataFrame, notes: Sequence[str]) -> str:
         "# Passes on this machine: predicted from micro-benchmarks, and measured",
         "",
         f"Made by `{COMMAND}`. Layers of invented shapes were timed and costs fitted to them; the emulator",
-        "predicts passes of real models from these alone. The models' passes were measured in turns with the",
-        "shapes, in one run. The null arm is the same cell measured again: its error is noise. llama.cpp's",
-        "cells (every matrix in Q4_0) are predicted from its passes of the other two models, measured in",
-        "turns. No cell was fitted on itself. An error is |predicted / measured - 1|.",
+        "predicts passes of real models from these alone, at contexts that the shapes were not timed at and,",
+        "but for one row, at other rows. The models' passes were measured in turns with the shapes, in one",
+        f"run, at least {cells['passes'].min()} times in each arm. The null arm is the same cell measured",
+        "again: its error is noise. llama.cpp's cells (every matrix in Q4_0) are predicted from its passes",
+        "of the other two models, at the shapes' rows and contexts. No cell was fitted on itself. An error",
+        "is |predicted / measured - 1|.",
         "",
         f"Beyond the null arm: median {median:.1f}%, p90 {p90:.1f}% (the aim: "
         f"{100 * AIM[0]:.0f}% and {100 * AIM[1]:.0f}%).",
@@ -113,10 +120,38 @@ def markdown(cells: pd.DataFrame, notes: Sequence[str]) -> str:
         "",
         "*Without an engine*: the same device file alone, its peak and its memory's bandwidth.",
         "",
+        *_beside_llama_cpp(cells),
         *notes,
         "",
     ]
     return "\n".join(text)
+
+
+def _beside_llama_cpp(cells: pd.DataFrame) -> list[str]:
+    """Prefill and decode of ours in 4 bits and of llama.cpp in Q4_0, in tokens a second, as text."""
+    rows = speeds(cells)
+    if not rows:
+        return ["Ours beside llama.cpp was not measured: it takes both engines, and ours in 4 bits.", ""]
+    text = f"Decoding computes {DECODE_ROWS} row, prefill {PROMPT_ROWS} and the logits of the last."
+    return ["## Beside llama.cpp", "", markdown_table(SPEED_HEADINGS, rows), "", text, ""]
+
+
+def speeds(cells: pd.DataFrame) -> list[list[str]]:
+    """A line for each model, phase and context that both engines have, in tokens a second."""
+    is_four_bits = (cells["precision"] == SHOWN["int4"]) & (cells["layers"] == "in memory")
+    ours, theirs = cells[is_four_bits & (cells["engine"] == OURS)], cells[cells["engine"] == LLAMA_CPP]
+    both = ours.merge(theirs, on=["model", "rows", "context"], suffixes=("_of_ours", "_of_theirs"))
+    lines = []
+    for cell in both[both["rows"].isin(PHASES)].to_dict("records"):
+        speeds_of_cell = [
+            cell["rows"] / cell[f"{figure}_ms_of_{side}"]
+            for side in ("ours", "theirs")
+            for figure in ("measured", "predicted")
+        ]
+        ratio = speeds_of_cell[2] / speeds_of_cell[0]
+        setting = [cell["model"], PHASES[cell["rows"]], str(cell["context"])]
+        lines.append([*setting, *(f"{speed:.1f}" for speed in speeds_of_cell), f"{ratio:.2f}"])
+    return lines
 
 
 def write_page(folder: Path, passes: Sequence[PredictedPass], notes: Sequence[str]) -> None:

@@ -21,8 +21,8 @@ from repro.models.calibration.sections import Section, best_rates, curve, engine
 from repro.models.costs.model_cost import ModelCost, Precision
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
-from workshop.validation.this_machine.cells import CONTEXTS, OURS, CellGroup, MachineCell, cells_of
-from workshop.validation.this_machine.measuring import ARMS, MeasuredGroup, checkpoint_folder
+from workshop.validation.this_machine.cells import OURS, CellGroup, MachineCell
+from workshop.validation.this_machine.measuring import ARMS, PROBE, MeasuredGroup, checkpoint_folder
 
 GGUF = Kernels("int4")
 """Under which kernels llama.cpp's layers are fitted."""
@@ -66,9 +66,10 @@ class PredictedPass(NamedTuple):
 def device_of(costs: FittedCosts, disk: float, bandwidth: float, latency: float = 0.0) -> Section:
     """This machine as a device file, as far as a pass's time needs it."""
     best = best_rates(costs)
+    fallback = best.get("fp32", min(best.values()))
     assumed = "not used by a pass's time"
     peak = {
-        name: fact(best.get(name, best["fp32"]) / 1e9, "GFLOP/s") for name in ("fp32", "fp16", "bf16", "int8")
+        name: fact(best.get(name, fallback) / 1e9, "GFLOP/s") for name in ("fp32", "fp16", "bf16", "int8")
     }
     return {
         "name": "This machine",
@@ -83,18 +84,12 @@ def device_of(costs: FittedCosts, disk: float, bandwidth: float, latency: float 
     }
 
 
-def predictions(found: Sequence[MeasuredGroup], pace: float, every: bool) -> Iterator[PredictedPass]:
-    """Every measured cell beside its prediction.
-
-    Args:
-        found: what was measured.
-        pace: bytes per second that reads were held to.
-        every: whether all streamed cells were measured.
-    """
+def predictions(found: Sequence[MeasuredGroup], pace: float) -> Iterator[PredictedPass]:
+    """Every measured cell beside its prediction; reads were held to `pace` bytes per second."""
     bandwidth = best_bandwidth(found)
     ours = [one for one in found if one.group.engine == OURS]
     if ours:
-        yield from _ours(ours, pace, bandwidth, every)
+        yield from _ours(ours, pace, bandwidth)
     yield from _llama_cpp([one for one in found if one.group.engine != OURS], bandwidth)
 
 
@@ -103,9 +98,7 @@ def best_bandwidth(found: Sequence[MeasuredGroup]) -> float:
     return max(one.bandwidth for one in found)
 
 
-def _ours(
-    found: Sequence[MeasuredGroup], pace: float, bandwidth: float, every: bool
-) -> Iterator[PredictedPass]:
+def _ours(found: Sequence[MeasuredGroup], pace: float, bandwidth: float) -> Iterator[PredictedPass]:
     costs = fit(timing for one in found for timing in one.probe_timings())
     disks = [rate for one in found for rate in one.disk]
     latency, disk = costs.reads or (0.0, min([pace, median(disks)] if disks else [pace]))
@@ -114,11 +107,11 @@ def _ours(
         engine = engine_of_costs("repro here", costs, is_packed=one.kernels.packed)
         config = config_of(one.group)
         cost = cost_of(config, one.group.dtype)
-        yield from _compared(one, device, engine, cost, cells_of(one.group, every))
+        yield from _compared(one, device, engine, cost)
 
 
 def _llama_cpp(found: Sequence[MeasuredGroup], bandwidth: float) -> Iterator[PredictedPass]:
-    """Each model's cells from the other two models' measurements."""
+    """Each model's cells from the other two models' passes as probes."""
     for one in found:
         others = [other for other in found if other is not one]
         if len(others) < 2:
@@ -128,7 +121,7 @@ def _llama_cpp(found: Sequence[MeasuredGroup], bandwidth: float) -> Iterator[Pre
         engine = engine_of_costs("llama.cpp here", costs)
         config = config_of(one.group)
         cost = ModelCost(cost_of(config, "float32").shape, Precision(one.bits, "int8", 2))
-        yield from _compared(one, device, engine, cost, cells_of(one.group, True))
+        yield from _compared(one, device, engine, cost)
 
 
 def llama_cpp_costs(found: Sequence[MeasuredGroup]) -> FittedCosts:
@@ -140,7 +133,7 @@ def llama_cpp_costs(found: Sequence[MeasuredGroup]) -> FittedCosts:
     for one in found:
         shape = cost_of(config_of(one.group), "float32").shape
         for rows, context, arm, seconds in one.passes:
-            if arm == ARMS[0]:
+            if arm == PROBE:
                 attention = shape.attention_flops(rows, context)
                 asked = (GGUF, LAYER, shape.layer_weights, attention, rows, context)
                 timings.append(PartTiming(*asked, seconds / shape.layers, shape.head_weights / shape.layers))
@@ -159,14 +152,14 @@ def config_of(group: CellGroup) -> DecoderConfig:
 
 
 def _compared(
-    one: MeasuredGroup, device: Section, engine: Section, cost: ModelCost, cells: Sequence[MachineCell]
+    one: MeasuredGroup, device: Section, engine: Section, cost: ModelCost
 ) -> Iterator[PredictedPass]:
     """The cells of a group beside what the emulator says, with the engine and without."""
-    group = one.group
+    cells, is_streamed = one.cells(), one.group.streamed
+    contexts = sorted({cell.context for cell in cells})
     machines = [machine(with_engine(device, used)) for used in (engine, None)]
-    timers = [PassTimer(EmulatedDevice(m), cost, CONTEXTS, is_streamed=group.streamed) for m in machines]
+    timers = [PassTimer(EmulatedDevice(m), cost, contexts, is_streamed=is_streamed) for m in machines]
     for cell in cells:
-        last = group.engine != OURS  # llama.cpp computes the last token's logits alone
-        predicted, roofline = (t.time(cell.rows, cell.context, last).seconds for t in timers)
+        predicted, roofline = (t.time(cell.rows, cell.context, cell.last_only).seconds for t in timers)
         measured, null = (one.arm(cell, arm) for arm in ARMS)
         yield PredictedPass(cell, median(measured), median(null), predicted, len(measured), roofline)

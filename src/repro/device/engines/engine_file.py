@@ -9,7 +9,7 @@ gave a number.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from repro.device.device_file import (
     require_entries,
 )
 from repro.device.facts.holds import HOLDS_KEY
+from repro.device.products import Product, file_name, products
 
 OWN = "own"
 """The engine that stands for the one that a device file names, or else for `PUBLIC`."""
@@ -57,6 +58,9 @@ NAME_KEYS = ("engine", "public", "chip", FORMAT)
 OVER, CHIP = "over", "chip"
 """The entry, and its value, of an engine that takes shares of data sheets' numbers: it goes over those of the
 device's chip, in place of what a paper says that the device reaches."""
+
+WATTS = "watts"
+"""The entry of a processor's power above idle."""
 
 GROUPS = ("device", "engine")
 """Sections of a configuration that are files of numbers."""
@@ -277,12 +281,19 @@ def _files(group: str) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def _file(group: str, name: str) -> dict[str, Any]:
+def _path(group: str, name: str) -> Path | None:
+    """The first file of this name; quicker than `_files`."""
     for folder in (conf / group for conf in conf_folders()):
-        if folder.is_dir() and f"{name}.yaml" in os.listdir(folder):  # quicker than `_files`
-            path = folder / f"{name}.yaml"
-            return _read(path, path.stat().st_mtime_ns)
-    raise InputError(unknown(group, name, _files(group)))
+        if folder.is_dir() and f"{name}.yaml" in os.listdir(folder):
+            return folder / f"{name}.yaml"
+    return None
+
+
+def _file(group: str, name: str) -> dict[str, Any]:
+    path = _path(group, name)
+    if path is None:
+        raise InputError(unknown(group, name, _files(group)))
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @lru_cache
@@ -292,12 +303,32 @@ def _read(path: Path, changed_ns: int) -> dict[str, Any]:
 
 
 def device_file(name: str) -> Mapping[str, Any]:
-    """A device file by name; not to be changed.
+    """A device file by name, or that of a product's chip with the product's entries; not to be changed.
 
     Raises:
         InputError: there is none, or it is no YAML mapping.
     """
-    return _file("device", name)
+    if _path("device", name) is not None:
+        return _file("device", name)
+    if (product := products().get(name)) is None:
+        raise InputError(unknown("device", name, device_names(), listed_by="repro list devices"))
+    require_chip(product, device_files())
+    contents: dict[str, Any] = merge(_file("device", product.chip_file), product.entries)
+    return contents
+
+
+def require_chip(product: Product, devices: Collection[str]) -> None:
+    """InputError unless one of these devices is a product's chip."""
+    if product.chip_file not in devices:
+        raise InputError(
+            f"{product.product} has the chip {product.chip}, of which there is no device file; "
+            "choose a device with a like chip (repro list devices), or add the chip (docs/emulator.md)"
+        )
+
+
+def device_names() -> set[str]:
+    """The names of all device files and products."""
+    return {*device_files(), *products()}
 
 
 def device_files() -> dict[str, Path]:
@@ -316,7 +347,7 @@ def readable_devices(first_name: str = "") -> Iterator[tuple[str, Mapping[str, A
 
 def chip_file(soc: str) -> str:
     """Name of a chip's device file."""
-    return soc.lower().replace("+", "_plus").replace(" ", "_").replace("__", "_")
+    return file_name(soc)
 
 
 def chip_of(device: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -335,8 +366,8 @@ def chip_name(device: Mapping[str, Any]) -> str:
 def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
     """A board or phone with its chip's data sheet in place of what is reached of it.
 
-    Flash, the size of memory and idle power are the board's own. Of the processors those are left that the
-    engine has numbers of, if it has any.
+    Flash, the size of memory and idle power are the board's own, and the power of processors that nobody
+    measured on the chip. Of the processors those are left that the engine has numbers of, if it has any.
 
     Raises:
         InputError: processors or the bandwidth of memory were changed, which would be replaced.
@@ -351,10 +382,17 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     return {
         **{key: value for key, value in device.items() if key not in NAME_KEYS},
         "processors": {
-            p: chip["processors"][p] for p in chip["processors"] if p in on_engine or not on_engine
+            p: _with_power(chip["processors"][p], device["processors"].get(p) or {})
+            for p in chip["processors"]
+            if p in on_engine or not on_engine
         },
         "dram": {**device["dram"], "bandwidth": chip["dram"]["bandwidth"]},
     }
+
+
+def _with_power(of_chip: Mapping[str, Any], of_board: Mapping[str, Any]) -> dict[str, Any]:
+    """A chip's processor, with the board's power where the chip's is not known."""
+    return {**{key: of_board[key] for key in (WATTS,) if key in of_board}, **of_chip}
 
 
 def _replaceable_numbers(device: Mapping[str, Any]) -> Any:
@@ -382,7 +420,11 @@ def with_explanations(config: Mapping[str, Any]) -> dict[str, Any]:
 @remember(256)
 def _by_file(group: str, recorded: Mapping[str, Any]) -> Any:
     """A recorded device or engine with the explanations of the file with its name; nobody changes it."""
-    for content in (_file(group, name) for name in _files(group)):
+    for name in _files(group):
+        try:
+            content = _file(group, name)
+        except InputError:  # somebody else's file
+            continue
         if content.get("name") == recorded.get("name"):
             return _with_explanations(recorded, written_out(content) if group == "engine" else content)
     return recorded

@@ -8,18 +8,24 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.core.reading import read_mapping
-from repro.core.registry import require_choice, unknown
+from repro.core.registry import require_choice
 from repro.device.device_file import FACT_SOURCES, Fact, facts
-from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
+from repro.device.engines.engine_file import (
+    OWN,
+    PUBLIC,
+    device_file,
+    device_files,
+    engine_of,
+    read_engine,
+    with_engine,
+)
+from repro.device.engines.resolved_file import resolved_text
 from repro.device.facts.holds import HOLDS_KEY
 
 TERA, GIGA = 1e12, 1e9
@@ -38,20 +44,15 @@ RATE_COLUMNS = (
 SCREEN_WIDTH = 160  # console width when output is not a terminal
 
 
-def device_files(folder: Path, names: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
-    """Devices of a folder by name, as an engine uses them: all or the wanted ones, in the given order.
+def devices_in_use(names: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
+    """Devices by name, as an engine uses them: all that have a file or the wanted ones, in the given order.
 
     Without an engine a device is as the engine uses it that its file names, or as its file says.
 
     Raises:
-        InputError: there is no device of a wanted name, or no such engine; the message lists the existing
-            ones. Or the engine does not fit a device.
+        InputError: there is no such device or engine, or the engine does not fit a device.
     """
-    paths = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    for name in names:
-        if name not in paths:
-            raise InputError(unknown("device", name, paths))
-    devices = {name: read_mapping(paths[name]) for name in (names or paths)}
+    devices = {name: device_file(name) for name in (names or device_files())}
     content = read_engine(engine or OWN)
     return {
         name: with_engine(device, engine_of(device, content) if engine or device.get("engine") else None)
@@ -116,15 +117,18 @@ def _show(fact: Fact | None, unit: float) -> str:
 
 
 def show_devices(names: Sequence[str], engine: str, source: str) -> None:
-    """Print devices by name, all if none is named: a row each, or all facts of one source.
+    """Print what cells with one device bill; of several, or all, a row each, or all facts of one source.
 
     Raises:
         InputError: there is no such device, engine or source.
     """
     if source:
         require_choice("--source", source, FACT_SOURCES)
+    elif len(names) == 1:
+        print(resolved_text(names[0], engine or PUBLIC), end="")
+        return
     console = Console(width=None if sys.stdout.isatty() else SCREEN_WIDTH)
-    devices = device_files(conf_dir() / "device", names, engine)
+    devices = devices_in_use(names, engine)
     console.print(listing(devices, source) if source else summary(devices))
     if names:
         console.print("\n".join(rests_on(devices)), soft_wrap=True)

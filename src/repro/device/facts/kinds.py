@@ -86,6 +86,8 @@ KINDS = {
     "slower": FACTOR,
     "slots": ROWS,
     "threads": ROWS,
+    "cores": replace(RATE, several=True),
+    "formats": FACTOR,
     "rows_exponent": EXPONENT,
     "rows_quadratic": EXPONENT,
     "latency": TIME,

@@ -17,9 +17,8 @@ from tempfile import NamedTemporaryFile
 from repro.device.clock import WallClock
 from repro.device.direct_io import REQUEST, DirectFile, page_aligned_memory
 from repro.device.emulated import Device
+from repro.device.energy import EnergyMeter
 from repro.device.op import Op
-
-POWERCAP = Path("/sys/class/powercap")
 
 
 def seconds_each(work: Callable[[], object], budget: float, least_runs: int = 3) -> float:
@@ -83,31 +82,13 @@ def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) ->
     return median([play() for _ in range(rounds)])
 
 
-def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP) -> float | None:
-    """Mean power of the CPU packages while `work` is repeated; `None` without a readable counter."""
-    counters = _counters(powercap)
-    if not counters:
-        return None
+def watts(seconds: float, work: Callable[[], object], meter: EnergyMeter) -> float | None:
+    """Mean power while `work` is repeated; `None` without a readable counter."""
+    start_joules = meter.joules()
     clock = WallClock()
+    if start_joules is None:
+        return None
     while clock.now < seconds:
         work()
-    elapsed = clock.now
-    end_counts = _counters(powercap)
-    return (
-        sum((end_counts[name][0] - start) % wrap for name, (start, wrap) in counters.items()) / 1e6 / elapsed
-    )
-
-
-def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
-    """Microjoules by package, and where each counter wraps around; unreadable counters are left out."""
-    counters = {}
-    for package in sorted(powercap.glob("intel-rapl:?")):
-        try:
-            count, wrap = (
-                int((package / name).read_text(encoding="utf-8"))
-                for name in ("energy_uj", "max_energy_range_uj")
-            )
-        except OSError:  # on most systems only root may read them
-            continue
-        counters[package.name] = count, wrap + 1
-    return counters
+    elapsed, end_joules = clock.now, meter.joules()
+    return None if end_joules is None else (end_joules - start_joules) / elapsed

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from repro.device.clock import WallClock
 
@@ -26,7 +26,8 @@ STAT_PATH = Path("/proc/stat")
 TICKS_PER_SECOND = 100.0
 
 
-class Quiet(NamedTuple):
+@dataclass(frozen=True)
+class Quiet:
     """Outcome of the self-test.
 
     Attributes:

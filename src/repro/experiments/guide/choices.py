@@ -1,11 +1,12 @@
 """The groups of things to choose, their names, and what each name means.
 
-Reads component classes and the first lines of YAML files; composes nothing.
+Reads component classes, the first lines of YAML files and tables' lines; composes nothing.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -14,7 +15,9 @@ from pathlib import Path
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
+from repro.device.products import Product, products
 from repro.experiments.guide.components import first_sentence
+from repro.models.costs.public_models import PublicModel, public_models
 
 FIELD_PATTERNS = (r'^  title: *"?(.+?)"?$', r"^hub: .*\bid: ([^,}]+)", r"kind: (\w+)")
 """What a YAML file without a comment says of itself: a table's title, else where it is from, its kind."""
@@ -73,18 +76,33 @@ def has_dask() -> bool:
 def titles(group: str) -> dict[str, str]:
     """All names of a group of `GROUPS` in alphabetical order, each with a few words."""
     texts = {name: _title_of_class(GROUPS[group].option, name) for name in _registered_names(group)}
+    texts |= {name: line.title for name, line in lines(group).items()}
     texts |= {name: _title_of_file(path) for name, path in files(group).items()}
     return dict(sorted(texts.items()))
 
 
 def names(group: str) -> list[str]:
     """The names of a group of `GROUPS`, in alphabetical order."""
-    return sorted({*_registered_names(group), *files(group)})
+    return sorted({*_registered_names(group), *files(group), *lines(group)})
 
 
 def option_names(option: str) -> list[str]:
     """The names that a setting takes (`method`, `model`); empty if it chooses nothing."""
-    return next((names(group) for group, entry in GROUPS.items() if entry.option == option), [])
+    spelled_out = products() if option == "device" else ()
+    return next(
+        (sorted({*names(group), *spelled_out}) for group, entry in GROUPS.items() if entry.option == option),
+        [],
+    )
+
+
+def lines(group: str) -> Mapping[str, Product | PublicModel]:
+    """The lines of a group's table by name, without those that a file has the name of."""
+    all_lines: Iterable[Product | PublicModel] = ()
+    if group == "devices":
+        all_lines = products().values()
+    elif group == "models":
+        all_lines = public_models().values()
+    return {line.name: line for line in all_lines if line.name not in files(group)}
 
 
 def class_of(option: str, name: str) -> type | None:

@@ -6,7 +6,7 @@ Must not know Hydra; `experiments.cli` hands over what it said.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from repro.core.errors import InputError
@@ -14,6 +14,7 @@ from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.experiments.guide.choices import DASK_LAUNCHER, GROUPS, class_of, has_dask, option_names
 from repro.experiments.guide.components import settings_of
+from repro.experiments.guide.table_lines import line_names
 
 FEW_CHOICES = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -77,10 +78,7 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if not (equals and names) or key.startswith("~"):
             continue
         if group in MODEL_PARTS:
-            stem, names = (
-                group,
-                [path.stem for folder in conf_folders() for path in (folder / group).glob("*.yaml")],
-            )
+            stem, names = group, [*part_names(group)]
         elif slash:
             raise InputError(f"{override} is written {stem}={subgroup}/{value}")
         if stem == "model" and not role:
@@ -89,9 +87,17 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if value == "null":
             raise InputError(f"{override}: a group has no value null; leave it out with ~{key.lstrip('+')}")
         for name in _single_names(value):
-            if name not in names and not (stem == "model" and model_file(name)):
-                hint = "; one's own is a folder, a .gguf file or org/repo" if stem == "model" else ""
+            takes_weights = stem in ("model", "model/checkpoint")
+            if name not in names and not (takes_weights and model_file(name)):
+                hint = "; one's own is a folder, a .gguf file or org/repo" if takes_weights else ""
                 raise InputError(no_such(stem, name, names) + hint)
+
+
+def part_names(group: str) -> Iterator[str]:
+    """The names of parts of models: files, and shapes that are a table's lines."""
+    for folder in conf_folders():
+        yield from (path.stem for path in (folder / group).glob("*.yaml"))
+        yield from line_names(folder, group)
 
 
 def _single_names(value: str) -> list[str]:
@@ -104,6 +110,8 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     """The sentence for an unknown setting `key` of the section `path`, which has the settings `parent`."""
     if path == "labels":
         return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
+    if path.endswith(".checkpoint") and not parent:
+        return f"{path} is null; model/checkpoint@{path}=FOLDER or =NAME chooses one, with its {key}"
     sentence = unknown("setting", key, [str(name) for name in parent if name != "name"])
     if not path:
         return sentence

@@ -19,9 +19,11 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, project_root
 from repro.core.reading import read_mapping
 from repro.core.registry import require_choice
-from repro.experiments.guide.choices import GROUPS, class_of, files, group_named, header, names, titles
+from repro.device.products import Product
+from repro.experiments.guide.choices import GROUPS, class_of, files, group_named, header, lines, names, titles
 from repro.experiments.guide.components import Setting, nested_settings, settings_of
 from repro.experiments.guide.explaining import no_such
+from repro.experiments.guide.headings import headings
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.tokens.sampling import Sampling
 from repro.reports.reference.bibliography import papers_of
@@ -30,6 +32,8 @@ from repro.scenarios.sections import RunSettings
 
 LIST_WIDTH = 110
 INDENT = " " * 8
+HEADED = "  "
+"""Begins a line below a heading."""
 TABLE = "table"
 SECTION_CLASSES: Mapping[str, type] = {"sampling": Sampling, "wandb": Tracker}
 """Settings of every run that are settings themselves."""
@@ -63,9 +67,22 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
             require_choice("setting", name, settings)
             yield from _settings([settings[name]], width)
     elif name is None:
-        yield from _columns(titles(group_named(group)), width)
+        yield from _listed(group_named(group), width)
     else:
         yield from _choice(group_named(group), name, width)
+
+
+def _listed(group: str, width: int) -> Iterator[str]:
+    """The names of a group with a few words each, below their headings."""
+    texts = titles(group)
+    for number, (heading, heading_names) in enumerate(headings(group).items()):
+        if heading:
+            yield from ([""] if number else [])
+            yield f"{heading}:"
+        for line in _columns(
+            {name: texts[name] for name in heading_names}, width - len(HEADED) * bool(heading)
+        ):
+            yield f"{HEADED if heading else ''}{line}"
 
 
 def _columns(texts: Mapping[str, str], width: int) -> Iterator[str]:
@@ -85,6 +102,15 @@ def _choice(group: str, name: str, width: int) -> Iterator[str]:
         yield from _wrap(header(path).partition("\n\n")[0] or titles(group)[name], width)
         yield f"choose it:  {entry.how.replace('NAME', name)}"
         yield f"file:       {_below_project(path)}"
+        return
+    if (line := lines(group).get(name)) is not None:
+        yield from _wrap(line.title, width)
+        yield f"choose it:  {entry.how.replace('NAME', name)}"
+        if isinstance(line, Product):
+            yield f"chip:       {line.chip} (device={line.chip_file}); repro device {name} shows its numbers"
+        else:
+            yield "weights:    none: add prompt_tokens=128, and format=q4_0 or another; those of one's own:"
+            yield "            model/checkpoint@target.checkpoint=FOLDER, =FILE.gguf, =org/repo or =NAME"
         return
     component = class_of(entry.option, name)
     assert component is not None, "names are of files or of components"

@@ -22,6 +22,7 @@ from repro.reports.formats.layout import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.tables.known import assumed_watts, known_values, not_compared, other_arithmetic
+from repro.scenarios.generation.bands import bands_of
 from repro.scenarios.registry import CLASS_BY_GROUP
 
 GROUPS = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
@@ -110,7 +111,7 @@ def show_cell(
         console.print(f"\nJoules rest on watts that are assumed: of {', '.join(watt_parts)}.", style="dim")
     if arithmetic := other_arithmetic(record):
         console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
-    for note in record.provenance.notes:
+    for note in (*record.provenance.notes, *bands_of(record)):
         console.print(f"\n{note}", style="dim", soft_wrap=True, highlight=False, markup=False)
     console.print()
     if "max_tokens" in _amounts(record):

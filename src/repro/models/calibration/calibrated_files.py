@@ -1,4 +1,4 @@
-"""A machine's device file and engine files, from measuring it or from what llama-bench wrote of it.
+"""A machine's device file and engine files, from measuring it or from rows that were measured on it.
 
 Owns where the files go and what they say of how they were made. `machine_files` measures, `fit` and
 `llama_bench` fit, `sections` has the entries.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,14 +20,23 @@ from annotated_types import Interval
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, in_checkout
+from repro.core.reading import read_mapping
 from repro.core.registry import require_choice
 from repro.core.typed import require
 from repro.device.device_file import facts
+from repro.device.engines.engine_file import device_file
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
 from repro.models.calibration.fit import fit
-from repro.models.calibration.llama_bench import ChipMemory, bench_device, bench_engine, fit_bench, summary
-from repro.models.calibration.llama_bench_file import bench_rows, one_setting, read_tests
+from repro.models.calibration.known_machine import KnownMachine
+from repro.models.calibration.llama_bench import (
+    ChipMemory,
+    bench_device,
+    bench_engine,
+    fit_processors,
+    summary,
+)
+from repro.models.calibration.llama_bench_file import BenchRow, bench_rows, chosen, read_tests
 from repro.models.calibration.machine_files import (
     FULL_EFFORT,
     QUICK_EFFORT,
@@ -36,8 +46,11 @@ from repro.models.calibration.machine_files import (
     say,
     time_probes,
 )
+from repro.models.calibration.rows_file import measured_rows, read_rows
 from repro.models.calibration.sections import Section, render, require_composing
+from repro.models.calibration.stated_facts import StatedFacts
 from repro.models.costs.model_cost import Shape
+from repro.models.costs.public_models import public_models
 from repro.records.build_cache import cache_root
 from repro.records.record import write_atomically
 
@@ -157,63 +170,123 @@ def write_of_this_machine(
     write(paths, {"device": device_facts, **engine_sections(name, processor, costs)}, lines)
 
 
-def write_of_file(
+@dataclass(frozen=True)
+class RowFiles:
+    """Files with measured rows, and which of them are used.
+
+    Attributes:
+        llama_bench: what llama-bench wrote as JSON.
+        tables: CSV files of `rows_file`.
+        threads: whose rows are used; by default those of the fastest.
+        setting: FIELD=VALUE, or COLUMN=VALUE, of the rows that are used.
+        active_parameters: that a token uses of a mixture of experts.
+    """
+
+    llama_bench: Sequence[Path] = ()
+    tables: Sequence[Path] = ()
+    threads: int | None = None
+    setting: Sequence[str] = ()
+    active_parameters: float | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files."""
+        return [*self.llama_bench, *self.tables]
+
+    def read(self, shapes: Mapping[str, Shape]) -> tuple[list[BenchRow], str, str]:
+        """The rows, the machine's name where they say it, and the builds that they are of.
+
+        Raises:
+            InputError: see `llama_bench_file` and `rows_file`.
+        """
+        if self.llama_bench and self.tables:
+            raise InputError("--from-llama-bench and --rows: give one of them")
+        if self.tables:
+            lines = [line for path in self.tables for line in read_rows(path, self.setting)]
+            rows = measured_rows(lines, shapes)
+            devices = dict.fromkeys(line["device"] for line in lines if line.get("device"))
+            if len(devices) > 1:
+                raise InputError(
+                    f"the rows are of several devices ({', '.join(devices)}); choose one, as --setting "
+                    f'"device={next(iter(devices))}"'
+                )
+            return rows, next(iter(devices), ""), _list({line.get("version", ""): None for line in lines})
+        tests = chosen([test for path in self.llama_bench for test in read_tests(path)], self.setting)
+        rows = bench_rows(tests, shapes, self.active_parameters)
+        field = "cpu_info" if rows[0].on == CPU else "gpu_info"
+        builds = _list({str(test.get("build_commit") or ""): None for test in tests})
+        return rows, str(tests[0].get(field) or ""), f"llama.cpp {builds}"
+
+
+def _list(names: Mapping[str, None]) -> str:
+    return ", ".join(filter(None, names)) or "of unknown build"
+
+
+def write_of_rows(
     conf: Path,
     name: str | None,
     device: str | None,
-    file: Path,
-    threads: int | None = None,
-    setting: Sequence[str] = (),
-    active_parameters: float | None = None,
+    files: RowFiles,
+    stated: StatedFacts,
     bandwidth: float | None = None,
-) -> None:
-    """Write the files of a machine by what llama-bench wrote of it.
+) -> tuple[Section, Section]:
+    """Write the files of a machine by measured rows, and return them.
 
     Args:
         conf: the folder where they go.
-        name: of the machine, by default as the file says it; the files' names follow from it, or from the
-            file's name.
-        device: a file of conf/device with the machine's memory.
-        file: what llama-bench wrote as JSON.
-        threads: whose tests are used; by default those of the fastest.
-        setting: FIELD=VALUE of the tests that are used.
-        active_parameters: that a token uses of a mixture of experts.
+        name: of the machine, by default as the rows say it; the files' names follow from it, or from the
+            first file's name.
+        device: a file of conf/device whose chip's data sheet and classes of engines stand behind the rows.
+        files: with the rows.
+        stated: what the user says beside them.
         bandwidth: of the chip's memory in GB/s.
 
     Raises:
-        InputError: the file cannot be fitted, or a file's place is not free.
+        InputError: the rows cannot be fitted, or a file's place is not free.
     """
-    paths = free_paths(conf, name or file.stem, ("device", "engine"))
-    memory = known_memory(device, bandwidth, conf)
-    tests = one_setting(read_tests(file), setting)
-    folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
-    shapes = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
-    rows = bench_rows(tests, shapes, active_parameters)
-    bench = fit_bench(rows, threads)
-    for line in summary(bench):
+    paths = free_paths(conf, name or files.paths[0].stem, ("device", "engine"))
+    known = known_machine(device, conf) if device else None
+    memory = known_memory(known, bandwidth)
+    rows, own_name, builds = files.read(known_shapes(conf))
+    fits = fit_processors(rows, files.threads, known)
+    for line in summary(fits):
         say(line)
-    name = name or tests[0].get("cpu_info" if bench.on == CPU else "gpu_info") or "llama-bench"
-    settings = ", ".join([*setting, f"{bench.threads} threads"])
-    description = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {file.name}, {settings}"
-    device_facts = bench_device(name, bench, max(row.size for row in rows), file.name, memory)
-    engine = bench_engine(f"llama.cpp on {name}", bench, file.name)
+    name = name or own_name or files.paths[0].stem
+    origin = ", ".join(path.name for path in files.paths)
+    thread_counts = [f"{bench.threads} threads" for bench in fits.values() if bench.threads]
+    description = ", ".join([builds, origin, *files.setting, *dict.fromkeys(thread_counts)])
+    size = max(row.size for row in rows)
+    device_facts = stated.put_over(bench_device(name, fits, size, origin, known, memory))
+    engine = bench_engine(f"Rows of {name}" if files.tables else f"llama.cpp on {name}", fits, origin, known)
     write(paths, {"device": device_facts, "engine": engine}, head(description))
+    return device_facts, engine
 
 
-def known_memory(device: str | None, bandwidth: float | None, conf: Path) -> ChipMemory | None:
-    """The memory's bandwidth by --bandwidth in GB/s, or of the device file that --device names."""
+def known_shapes(conf: Path) -> dict[str, Shape]:
+    """The shapes of models by name, those in a folder of one's own included."""
+    folders = (conf_dir() / "model" / "shape", conf / "model" / "shape")
+    of_files = {path.stem: _shape(path) for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    public = {name: model.shape for name, model in public_models().items() if model.kind == "transformer"}
+    return {**public, **of_files}
+
+
+def known_machine(device: str, conf: Path) -> KnownMachine:
+    """A device by name: of the folder that --conf names, of `conf/`, or a product."""
+    own_file = conf / "device" / f"{device}.yaml"
+    return KnownMachine(device, read_mapping(own_file) if own_file.is_file() else device_file(device))
+
+
+def known_memory(known: KnownMachine | None, bandwidth: float | None) -> ChipMemory | None:
+    """The memory's bandwidth by --bandwidth in GB/s, or of a known machine's file."""
     if bandwidth is not None:
         require(Annotated[float, Interval(gt=0)], bandwidth, "--bandwidth")
         return ChipMemory(1e9 * bandwidth, "--bandwidth")
-    if device is None:
+    if known is None:
         return None
-    files = {path.stem: path for folder in (conf, conf_dir()) for path in (folder / "device").glob("*.yaml")}
-    require_choice("--device", device, files)
-    device_facts = yaml.safe_load(files[device].read_text(encoding="utf-8"))
-    bandwidths = [fact.value for fact in facts(device_facts) if fact.path == "dram.bandwidth"]
+    bandwidths = [fact.value for fact in facts(known.sheet) if fact.path == "dram.bandwidth"]
     if not bandwidths:
-        raise InputError(f"--device {device}: its file has no dram.bandwidth; give --bandwidth")
-    return ChipMemory(bandwidths[0], f"conf/device/{device}.yaml")
+        raise InputError(f"--device {known.name}: its file has no dram.bandwidth; give --bandwidth")
+    return ChipMemory(bandwidths[0], f"device {known.name}")
 
 
 def _shape(path: Path) -> Shape:

@@ -1,4 +1,4 @@
-"""The tests of a file that llama.cpp's `llama-bench` wrote (`-o json` or `jsonl`).
+"""The tests of files that llama.cpp's `llama-bench` wrote (`-o json` or `jsonl`).
 
 Owns what its fields mean: which passes a test is, which settings it has, where llama.cpp ran it and which
 arithmetic its weights have. Must not know what is fitted to tests. Byte-order marks, UTF-16 and a program's
@@ -75,6 +75,10 @@ PARTIAL_FAMILIES = {
 """Models of which a pass of one row reads a part: mixtures of experts, and Gemma 3n with its tables."""
 
 
+LLAMA_FORMAT = re.compile(r"\b(iq1_s|q[2-8]_(?:0|1|k))", re.IGNORECASE)
+"""A format in a model's name: `llama 1B Q4_K - Medium`."""
+
+
 @dataclass(frozen=True)
 class BenchRow:
     """One test of a file.
@@ -89,8 +93,10 @@ class BenchRow:
         passes: rows of its passes and their number; the first one has the most rows.
         context: cached tokens before a pass, on average.
         seconds: of all its passes.
-        threads: CPU threads.
+        threads: CPU threads; 0 if not known.
         on: processor that computed.
+        blocks: layers of the model; 0 if its shape is not known.
+        format: storage format of its weights; "" if not known.
     """
 
     model: str
@@ -104,11 +110,20 @@ class BenchRow:
     seconds: float
     threads: int
     on: str
+    blocks: int = 0
+    format: str = ""
 
     @property
     def rows(self) -> int:
         """Rows of its largest pass."""
         return self.passes[0][0]
+
+
+def llama_format(model: str) -> str:
+    """The storage format in a model's name, as llama-bench prints it; "" for none."""
+    match = LLAMA_FORMAT.search(model)
+    name = match[0].lower() if match else ""
+    return f"{name}_m" if name in ("q3_k", "q4_k", "q5_k") else name
 
 
 def read_tests(path: Path) -> list[Test]:
@@ -191,15 +206,11 @@ def _number(test: Test, name: str, default_value: float | None = None) -> float:
     return value
 
 
-def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test]:
-    """The tests of one setting; they may differ in threads and models.
-
-    Args:
-        tests: of a file.
-        choices: settings, as `field=value`.
+def chosen(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test]:
+    """The tests of some settings, written `field=value`.
 
     Raises:
-        InputError: the file has no such setting, or tests of several are left.
+        InputError: there is no such setting, or no test of it.
     """
     pool = list(tests)
     for choice in choices:
@@ -211,17 +222,23 @@ def one_setting(tests: Sequence[Test], choices: Sequence[str] = ()) -> list[Test
             values = _list_values(pool, name)
             raise InputError(f"--setting {choice}: the file has tests of {name} {values}")
         pool = matching_tests
-    names = dict.fromkeys(key for test in pool for key in _settings(test))
-    options = [name for name in names if len({_setting_text(test, name) for test in pool}) > 1]
-    if TYPE in options and len({_arithmetic(test) for test in pool}) == len({weights_type(t) for t in pool}):
+    return pool
+
+
+def _require_one_setting(tests: Sequence[Test]) -> None:
+    """InputError for tests of one processor that differ in more than threads and models."""
+    names = dict.fromkeys(key for test in tests for key in _settings(test))
+    options = [name for name in names if len({_setting_text(test, name) for test in tests}) > 1]
+    if TYPE in options and len({_arithmetic(test) for test in tests}) == len(
+        {weights_type(t) for t in tests}
+    ):
         options.remove(TYPE)  # one type for each arithmetic
     if options:
-        settings = "; ".join(f"{name}: {_list_values(pool, name)}" for name in options)
-        example = f"{options[0]}={_setting_text(pool[0], options[0])}"
+        settings = "; ".join(f"{name}: {_list_values(tests, name)}" for name in options)
         raise InputError(
-            f'the file has tests of several settings ({settings}); choose one, as --setting "{example}"'
+            f"the file has tests of several settings ({settings}); choose one, as --setting "
+            f'"{options[0]}={_setting_text(tests[0], options[0])}"'
         )
-    return pool
 
 
 def _settings(test: Test) -> list[str]:
@@ -272,16 +289,16 @@ def _arithmetic(test: Test) -> str:
 def bench_rows(
     tests: Sequence[Test], shapes: Mapping[str, Shape], active: float | None = None
 ) -> list[BenchRow]:
-    """Tests of one setting as passes on a processor.
+    """Tests as passes on processors; those of one processor are of one setting.
 
     Args:
-        tests: of one setting.
+        tests: of one machine.
         shapes: known shapes by name, one of which may be a model's: of its family, with as many parameters.
         active: weights that a pass of one row uses, of the file's only mixture of experts, or only model.
 
     Raises:
-        InputError: a field has a wrong value, or something cannot be known: the processor, the arithmetic,
-            how many weights of a mixture are active.
+        InputError: a field has a wrong value, tests of a processor are of several settings, or something
+            cannot be known: the processor, the arithmetic, how many weights of a mixture are active.
     """
     models = {test["model_type"]: test for test in tests}
     mixtures = [model for model in models if MIXTURE.search(model) or model.split()[0] in PARTIAL_FAMILIES]
@@ -297,7 +314,12 @@ def bench_rows(
         all_weights = _number(models[mixtures[0]], "model_n_params")
         if not 0 < active < all_weights:
             raise InputError(f"--active-parameters {active:g}: it must be above 0 and below {all_weights:g}")
-    return [_row(test, shapes, active if test["model_type"] in mixtures else None) for test in tests]
+    rows = [_row(test, shapes, active if test["model_type"] in mixtures else None) for test in tests]
+    for processor in dict.fromkeys(row.on for row in rows):
+        _require_one_setting([test for test, row in zip(tests, rows, strict=True) if row.on == processor])
+    if len(machines := dict.fromkeys(str(test.get("cpu_info")) for test in tests)) > 1:
+        raise InputError(f"the files are of several machines (cpu_info: {', '.join(machines)}); name one's")
+    return rows
 
 
 def _shape(test: Test, shapes: Mapping[str, Shape]) -> Shape | None:
@@ -335,6 +357,8 @@ def _row(test: Test, shapes: Mapping[str, Shape], active: float | None) -> Bench
         seconds=_number(test, "avg_ns") / 1e9,
         threads=int(_number(test, "n_threads")),
         on=_processor(test, passes[0][0], shape.layers + 1 if shape else ALL_LAYERS),
+        blocks=shape.layers if shape else 0,
+        format=llama_format(str(test["model_type"])),
     )
 
 

@@ -19,20 +19,24 @@ from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.device.clock import WallClock
+from repro.device.energy import open_meter
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
 from repro.device.probing import measure
 from repro.libraries import torch
+from repro.models.calibration import board_calibrator
 from repro.models.calibration.fit import FittedCosts
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import LAYER, SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.calibration.sections import GIGA, Section, best_rates, curve, engine_of_costs, fact
-from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream, cuda_uuid
 from repro.models.transformer.config import DecoderConfig
 from repro.records.build_cache import require_space
 
 REQUEST_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 """Bytes of a read request."""
+ASSUMED_READ = 0.1e9
+"""Bytes per second of a storage that could not be measured: an SD card's."""
 ROOM = 0.125
 """The share of the memory that probes may take together."""
 FOOTPRINT_BYTES = 256 << 20
@@ -66,10 +70,10 @@ class Effort:
         seconds: per figure of disk, memory and power.
     """
 
-    rows: tuple[int, ...] = (1, 2, 4, 5, 8, 16, 32, 64, 256)
-    contexts: tuple[int, ...] = (64, 1024)
+    rows: tuple[int, ...] = board_calibrator.ROWS
+    contexts: tuple[int, ...] = board_calibrator.CONTEXTS
     shapes: tuple[str, ...] = tuple(SHAPES)
-    rounds: int = 5
+    rounds: int = board_calibrator.ROUNDS
     longest: float = 1.0
     footprint: float = 96e6
     file: int = 1 << 30
@@ -251,17 +255,26 @@ def flash_section(folder: Path, effort: Effort) -> Section:
     say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
     with measure.scratch_file(folder, effort.file) as file:
         rates = [
-            measure.read_rate(file, effort.file, request, 2 * effort.seconds) / GIGA
-            for request in REQUEST_BYTES
+            measure.read_rate(file, effort.file, request, 2 * effort.seconds) for request in REQUEST_BYTES
         ]
         page_access = file.way
+    return storage_section(
+        list(zip(REQUEST_BYTES, rates, strict=True)), f"one thread, in order; pages {page_access}"
+    )
+
+
+def storage_section(points: Sequence[tuple[int, float]], note: str) -> Section:
+    """The storage section of bytes per second by request size; an assumed one without any, and why."""
+    watts = fact(2.0, "W", "assumed", "an SSD or a phone's flash that reads")
+    if not points:
+        return {"bandwidth": fact(ASSUMED_READ / GIGA, "GB/s", "assumed", note), "watts": watts}
+    requests, rates = zip(*points, strict=True)
     # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
-    points = list(zip(REQUEST_BYTES, accumulate(rates, max), strict=True))
-    latency = points[0][0] / (points[0][1] * GIGA)
+    rising = list(accumulate(rates, max))
     return {
-        "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {page_access}"),
-        "latency": fact(latency * 1e6, "us", note="of a request of 4 KiB"),
-        "watts": fact(2.0, "W", "assumed", "an SSD or a phone's flash that reads"),
+        "bandwidth": curve(zip(requests, (rate / GIGA for rate in rising), strict=True), "GB/s", note=note),
+        "latency": fact(requests[0] / rising[0] * 1e6, "us", note=f"of a request of {requests[0] >> 10} KiB"),
+        "watts": watts,
     }
 
 
@@ -270,46 +283,78 @@ def memory_of(processor: str) -> float:
     return float(torch.cuda.get_device_properties(0).total_memory) if processor == GPU else physical_memory()
 
 
-def power_facts(processor: str, seconds: float) -> tuple[Section, Section]:
-    """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
-    matrix = torch.rand(1024, 1024)
+def power_facts(processor: str, seconds: float) -> tuple[Section, Section] | None:
+    """Idle power, and power above idle when computing; None for a machine without counters."""
+    device = torch.device("cuda" if processor == GPU else "cpu")
+    matrix, wait_for_device = torch.rand(1024, 1024, device=device), _waiting(device)
+    meter = open_meter(cuda_uuid() if processor == GPU else "")
     pause, clock = 5 * seconds, WallClock()
-    idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
-    busy_w = measure.watts(pause, lambda: matrix @ matrix)
-    if idle_w is None or busy_w is None or processor == GPU:
-        say("power: no counter can be read; idle power and watts are assumed")
-        computing_watts = 200.0 if processor == GPU else 3.0 * torch.get_num_threads()
-        note = "no power counter was read"
-        return fact(5.0, "W", "assumed", note), fact(computing_watts, "W", "assumed", note)
+    idle_w = measure.watts(pause, lambda: clock.wait_until(clock.now + pause), meter)
+    busy_w = measure.watts(pause, lambda: (matrix @ matrix, wait_for_device()), meter)
+    if idle_w is None or busy_w is None:
+        say("power: no counter can be read, so emulated cells have no joules")
+        return None
     say(f"power: {idle_w:.1f} W idle, {busy_w:.1f} W computing")
-    note = "RAPL, the processor packages alone"
+    note = meter.sentence
     return fact(idle_w, "W", note=note), fact(max(0.0, busy_w - idle_w), "W", note=f"{note}, above idle")
 
 
 def device_section(name: str, processor: str, costs: FittedCosts, effort: Effort, scratch: Path) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
-    rates = best_rates(costs)
-    fallback = fact(rates["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
-    peak = {arithmetic: fallback for arithmetic in ("fp32", "fp16", "int8")} | {
-        arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
-        for arithmetic, rate in rates.items()
-    }
     read_rate = memory_bandwidth("cuda" if processor == GPU else "cpu", seconds=effort.seconds)
     say(f"memory: {read_rate / GIGA:.1f} GB/s")
-    capacity = memory_of(processor)
-    idle_w, watts = power_facts(processor, effort.seconds)
+    power = power_facts(processor, effort.seconds)
+    flash = flash_section(scratch, effort)
+    section = machine_section(name, processor, costs, read_rate, memory_of(processor), flash, power)
+    peak = section["processors"][processor]["peak"]
+    fallback = fact(
+        best_rates(costs)["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it"
+    )
+    for arithmetic in ("fp32", "fp16", "int8"):
+        peak.setdefault(arithmetic, fallback)
+    return section
+
+
+def machine_section(
+    name: str,
+    processor: str,
+    costs: FittedCosts,
+    read_rate: float,
+    capacity: float,
+    flash: Section,
+    power: tuple[Section, Section] | None,
+) -> Section:
+    """A device file of what was measured.
+
+    Args:
+        name: of the machine.
+        processor: that was measured.
+        costs: whose best rates are its peaks.
+        read_rate: bytes per second that its memory gives.
+        capacity: bytes of its memory.
+        flash: its storage.
+        power: idle, and above idle when it computes; None if it was not measured.
+    """
+    peak = {
+        arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
+        for arithmetic, rate in best_rates(costs).items()
+    }
     bandwidth = fact(read_rate / GIGA, "GB/s", note="the faster of reading and copying")
+    entries: Section = {"peak": peak, "bandwidth": bandwidth}
+    idle: Section = {}
+    if power:
+        idle, entries["watts"] = {"power": {"idle": power[0]}}, power[1]
     return {
         "name": name,
         "kind": "emulated",
-        "processors": {processor: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
-        "flash": flash_section(scratch, effort),
+        "processors": {processor: entries},
+        "flash": flash,
         "dram": {
             "capacity": fact(capacity / GIGA, "GB"),
             "budget": fact(0.8 * capacity / GIGA, "GB", "assumed", "four fifths of the capacity"),
             "bandwidth": bandwidth,
         },
-        "power": {"idle": idle_w},
+        **idle,
     }
 
 

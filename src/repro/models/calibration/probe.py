@@ -1,9 +1,9 @@
 """Decoders with random weights, whose layers and output projection are timed as this project computes them.
 
-Owns the shapes that are measured. Must not know checkpoints, fits or files. A probe is timed in passes of
-the same session that runs a model, so a layer has all that a real one has: norms, rotation, cache, mask,
-attention, the small kernels between, memory that is allocated again. Its weights come from memory: a probe
-has enough layers that no cache still holds the one that is asked next.
+The shapes are those of `board_calibrator`. Must not know checkpoints, fits or files. A probe is timed in
+passes of the same session that runs a model, so a layer has all that a real one has: norms, rotation, cache,
+mask, attention, the small kernels between, memory that is allocated again. Its weights come from memory: a
+probe has enough layers that no cache still holds the one that is asked next.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.libraries import Tensor, torch
+from repro.models.calibration import board_calibrator
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.streaming.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
@@ -34,14 +35,14 @@ LAYER_LIMITS = 4, 32
 """Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
 
-def _shape(hidden: int, head_count: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
-    """A gated decoder with four query heads to a key-value head, as most of today's are."""
+def _shape(hidden: int, heads: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
+    """A gated decoder with as many query heads to a key-value head as most of today's have."""
     return DecoderConfig(
         vocab=vocab,
         hidden=hidden,
         layers=1,
-        heads=head_count,
-        kv_heads=head_count // 4,
+        heads=heads,
+        kv_heads=heads // board_calibrator.QUERIES_PER_KEY,
         head_dim=head_dim,
         intermediate=intermediate,
         max_positions=1 << 16,
@@ -50,14 +51,8 @@ def _shape(hidden: int, head_count: int, head_dim: int, intermediate: int, vocab
     )
 
 
-SHAPES = {
-    "narrow": _shape(256, 16, 64, 512, 4096),
-    "small": _shape(512, 8, 64, 1536, 16384),
-    "middle": _shape(1024, 16, 64, 3072, 32768),
-    "large": _shape(1536, 12, 128, 4608, 16384),
-}
-"""The invented shapes: 1, 3, 12 and 27 million weights a layer; the first one is mostly attention and
-start. No model of this project has one of them."""
+SHAPES = {name: _shape(**sizes) for name, sizes in board_calibrator.SHAPES.items()}
+"""The invented shapes."""
 
 
 @dataclass(frozen=True, slots=True)

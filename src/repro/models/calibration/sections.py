@@ -18,7 +18,12 @@ from repro.models.calibration.fit import FittedCosts, PartCost, Points
 
 Section = dict[str, Any]
 
-ARITHMETIC_OF_DTYPE = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int4": ("int8",)}
+ARITHMETIC_OF_DTYPE = {
+    "float32": ("fp32",),
+    "bfloat16": ("fp16", "bf16"),
+    "int4": ("int8",),
+    "int8": ("int8",),
+}
 """Under which names the rates of a dtype stand. 4-bit weights are billed as int8, as everywhere."""
 GIGA = 1e9
 

@@ -10,7 +10,7 @@ output projection, their own or the target's; each head gives logits for one pos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -28,29 +28,41 @@ class Precision:
         bits: bits per stored weight, scales included.
         arithmetic: the precision of the multiply-adds.
         activation: bytes of one activation or key-value element.
+        format: the name of the storage format, by which an engine may have a kernel of its own; "" for none.
     """
 
     bits: float
     arithmetic: str
     activation: float
+    format: str = ""
 
 
 PRECISIONS = {
-    "fp32": Precision(32, "fp32", 4),
-    "bf16": Precision(16, "fp16", 2),
-    "fp16": Precision(16, "fp16", 2),
-    "int8": Precision(8, "int8", 2),
-    # weights and activations in 8 bits, as NPUs run models
-    "w8a8": Precision(8, "int8", 2),
-    # llama.cpp's blocks of 32 weights with an fp16 scale (and, for _1, an fp16 minimum)
-    "q8_0": Precision(8.5, "int8", 2),
-    "q4_0": Precision(4.5, "int8", 2),
-    # AutoGPTQ's 4 bits, with an fp16 scale and a 4-bit zero point per group of 128 weights
-    "gptq4": Precision(4 + 20 / 128, "int8", 2),
-    "q4_1": Precision(5.0, "int8", 2),
-    # super-blocks of 256; the mixes Q4_K_M and Q2_K-Q6_K are stated by their average
-    "q4_k": Precision(4.5, "int8", 2),
-    "int4": Precision(4.5, "int8", 2),
+    name: replace(precision, format=name)
+    for name, precision in {
+        "fp32": Precision(32, "fp32", 4),
+        "bf16": Precision(16, "fp16", 2),
+        "fp16": Precision(16, "fp16", 2),
+        "int8": Precision(8, "int8", 2),
+        # weights in 8 or 4 bits, activations in 8 or 16, as NPUs run models; scales are a channel's
+        "w8a8": Precision(8, "int8", 2),
+        "w4a16": Precision(4, "int8", 2),
+        # llama.cpp's blocks of 32 weights with an fp16 scale (and, for _1, an fp16 minimum)
+        "q8_0": Precision(8.5, "int8", 2),
+        "q4_0": Precision(4.5, "int8", 2),
+        # AutoGPTQ's 4 bits, with an fp16 scale and a 4-bit zero point per group of 128 weights
+        "gptq4": Precision(4 + 20 / 128, "int8", 2),
+        "q4_1": Precision(5.0, "int8", 2),
+        "q4_k": Precision(4.5, "int8", 2),
+        # llama.cpp's mixes of super-blocks of 256 weights, by the average over Llama-3-8B
+        "q6_k": Precision(6.56, "int8", 2),
+        "q5_k_m": Precision(5.69, "int8", 2),
+        "q4_k_m": Precision(4.85, "int8", 2),
+        "q3_k_m": Precision(3.91, "int8", 2),
+        "q2_k": Precision(3.35, "int8", 2),
+        "iq1_s": Precision(1.56, "int8", 2),
+        "int4": Precision(4.5, "int8", 2),
+    }.items()
 }
 
 

@@ -42,6 +42,13 @@ def cuda_stream() -> CudaStream | None:
     return CudaStream() if torch.cuda.is_available() else None
 
 
+def cuda_uuid() -> str:
+    """The GPU's name for NVIDIA's library; "" without a GPU."""
+    if not torch.cuda.is_available():
+        return ""
+    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+
+
 class GraphRecorder:
     """Records the kernels of functions in CUDA graphs, whose memory they share."""
 

@@ -71,11 +71,11 @@ class Engine:
         self.model_cost = model_cost
         self.network = network
         self.placement = placement
-        self.on = device.resource(placement.on or device.main, model_cost.stored.arithmetic)
+        self.on = self._serving(placement.on or device.main)
         self._decoder = self.on  # the processor of the layers that ran last
-        self.head_on = device.resource(placement.head or self.on, model_cost.stored.arithmetic)
+        self.head_on = self._serving(placement.head or self.on)
         verifies = device.verifies if name == "target" and not placement.on else ""
-        self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self.on
+        self._several_on = self._serving(verifies) if verifies else self.on
         self._tokens, self.loads = token_count, loads
         self.residency = settle(
             placement, model_cost, device.memory, token_count, device.keeps_tables, device.serial_reads
@@ -227,8 +227,13 @@ class Engine:
 
     def lay_on(self, on: str) -> str:
         """The processor that computes layers laid on `on`; an output projection knows the last."""
-        self._decoder = self.device.resource(on, self.model_cost.stored.arithmetic)
+        self._decoder = self._serving(on)
         return self._decoder
+
+    def _serving(self, wanted: str) -> str:
+        """The processor that serves the model's ops for `wanted`."""
+        stored = self.model_cost.stored
+        return self.device.resource(wanted, stored.arithmetic, stored.format)
 
     def layers_cost(self, forward_pass: ForwardPass, start: int, end: int) -> tuple[float, ...]:
         """FLOPs, bytes and attention's FLOPs of the costed layers `start` to `end - 1` in this pass."""
@@ -330,6 +335,7 @@ class Engine:
             flops=cost[0],
             bytes=cost[1],
             precision=self.model_cost.stored.arithmetic,
+            format=self.model_cost.stored.format,
             priority=int(self.placement.background),
             launches=launch_count,
             attention=sum(cost[2:]),

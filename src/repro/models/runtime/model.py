@@ -114,7 +114,10 @@ class ModelConfig:
             if part is not None and not (isinstance(part, Mapping) and part):
                 raise InputError(f"model {raw['name']!r}: {key} is {part!r}; it must be a mapping or null")
         if checkpoint is None and shape is None:
-            raise InputError(f"model {raw['name']!r} has neither a checkpoint nor a shape")
+            raise InputError(
+                f"model {raw['name']!r} has neither a checkpoint nor a shape; "
+                "+model/shape@target.shape=llama_3_2_1b gives a target a shape of `repro list models`"
+            )
         require_choice("dtype", raw["dtype"], PRECISION_OF_DTYPE)
         if raw["precision"] is not None:
             precision(raw["precision"])

@@ -267,7 +267,7 @@ def fixed_point(number: float, digits: int) -> str:
 
 def signs(marks: Sequence[str], shared_marks: Sequence[str] = ()) -> str:
     """The signs of the marks that are not shared."""
-    symbols = [MARKS[mark][0] for mark in marks if mark not in shared_marks]
+    symbols = dict.fromkeys(MARKS[mark][0] for mark in marks if mark not in shared_marks)
     return f" {' '.join(symbols)}" if symbols else ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from repro.device.facts.holds import UNMEASURED
 from repro.libraries import np
 from repro.records.record import Record, Spread
 from repro.reports.comparison.certain import find_certain
@@ -365,9 +366,8 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _is_fitted(r, column, determined_ids),
-        "extrapolated": lambda r: (
-            column.timed and _leaves_ranges((outside_phases or {}).get(r.key, ()), column)
-        ),
+        "extrapolated": lambda r: column.timed and _concerns(_sentences(r, outside_phases, False), column),
+        "interpolated": lambda r: column.timed and _concerns(_sentences(r, outside_phases, True), column),
         "older": lambda r: r.key in older_keys,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
@@ -383,8 +383,13 @@ PREFILL_PREFIXES = ("prefill_", "ttft")
 """Beginnings of figures of one phase alone."""
 
 
-def _leaves_ranges(phases: Collection[str], column: ColumnSpec) -> bool:
-    """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
+def _sentences(record: Record, outside_phases: OutsidePhases | None, of_gaps: bool) -> list[str]:
+    """What is said of a cell's rows in gaps, or of what left the ranges of the engine's numbers."""
+    return [text for text in (outside_phases or {}).get(record.key, ()) if (UNMEASURED in text) == of_gaps]
+
+
+def _concerns(phases: Collection[str], column: ColumnSpec) -> bool:
+    """Whether a column's figures are of one of the phases that sentences begin with."""
     names = [name for name in (column.value, column.total, column.per) if name]
     other_prefixes = {"prefill": DECODING_PREFIXES, "decode": PREFILL_PREFIXES}
     return any(

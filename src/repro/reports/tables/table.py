@@ -24,6 +24,11 @@ MARKS = {
         "passes or layers outside of the ranges that the engine's numbers hold for (docs/emulator.md has the "
         "errors on chips left out)",
     ),
+    "interpolated": (
+        "x",
+        "passes over numbers of rows that were not measured, between two far apart: their time is "
+        "interpolated, and a band has what either of the two takes",
+    ),
     "older": ("o", "made by an older version of a component; run the table's command to renew it"),
     "wall": ("w", "wall clock of a real device, not emulated"),
     "off": ("!", "differs from the published value by more than the column's tolerance"),

@@ -31,7 +31,7 @@ from repro.methods.speculative.drafting.interpolated_model import InterpolatedMo
 from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.forward.network import NoNetwork
-from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream, cuda_uuid
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
@@ -500,7 +500,7 @@ class GenerationCell(Scenario):
         """Create a device from the device file and the engine."""
         if self.emulated:
             return EmulatedDevice(self.cell.machine())
-        return local_device(self.config["device"], cuda_stream())
+        return local_device(self.config["device"], cuda_stream(), cuda_uuid())
 
 
 def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:

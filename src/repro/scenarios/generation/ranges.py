@@ -85,5 +85,5 @@ def _processors(cell: GenerationCell, role: str, has_several_rows: bool) -> set[
     if has_several_rows and role == "target":
         processors = {place.on or machine.verifies or machine.main, *cell.method.computes_on(role)}
         processors |= {place.head} - {""}  # which also judges where a tree is pruned
-    arithmetic = cell.models[role].stored.arithmetic
-    return {name if name in machine.processors else machine.fastest(arithmetic) for name in processors}
+    stored = cell.models[role].stored
+    return {machine.processor_for(name, stored.arithmetic, stored.format) for name in processors}

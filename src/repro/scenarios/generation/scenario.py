@@ -289,9 +289,13 @@ def _notes(cell: GenerationCell, device: Device, values: Mapping[str, Scalar]) -
     if cell.cell.stand_in:
         yield cell.cell.stand_in
     for absent, substitute in device.substituted.items():
-        yield f"{absent} ops ran on {substitute}"
+        has_no_kernel = absent in device.resources
+        start = f"{absent} has no kernel for the format of the weights; its" if has_no_kernel else absent
+        yield f"{start} ops ran on {substitute}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
+        if device.meter.counters or device.machine.idle_watts is None:
+            yield device.meter.sentence
     width = values.get("verification_width")
     has_drafts = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
     if has_drafts and values.get("acceptance_length") == 1.0:

@@ -65,8 +65,11 @@ def _of_phases(trace: Trace) -> Iterator[str]:
 
 
 def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str, Scalar]) -> Iterator[str]:
-    """Energies are the integral of power, idle power included, over the prefills and over the decoding."""
-    if trace.idle_watts is None:
+    """Energies are the integral of power, idle power included, over the prefills and over the decoding.
+
+    Measured ones are what they are.
+    """
+    if trace.idle_watts is None or trace.readings:
         return
     edges = np.array([[a.arrived, a.prefilled, a.ended if a.rounds else a.prefilled] for a in answers])
     energy = _integrate_power(trace, edges)
