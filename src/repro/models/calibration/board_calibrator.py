@@ -137,7 +137,6 @@ class TorchKernels:
 
         warnings.filterwarnings("ignore", message=".*are deprecated", category=UserWarning)
         torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
         self.torch, self.dtype = torch, dtype
         self.version = f"torch {torch.__version__}"
         self.weight_bytes = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
