@@ -29,7 +29,7 @@ FEWEST_ROWS = 2
 
 
 @dataclass(frozen=True)
-class Band:
+class ErrorBand:
     """The band of a group of predictions.
 
     Attributes:
@@ -49,12 +49,12 @@ class Band:
 
 
 @cache
-def bands() -> dict[tuple[str, str, str], Band]:
+def bands() -> dict[tuple[str, str, str], ErrorBand]:
     """Bands by processor, phase and what was known; those alone that hold their nominal shares."""
     path = conf_dir() / "engine" / "bands.csv"
     with path.open(encoding="utf-8") as file:
         return {
-            (line["processor"], line["phase"], line["known"]): Band(
+            (line["processor"], line["phase"], line["known"]): ErrorBand(
                 int(line["values"]),
                 int(line["chips"]),
                 tuple(float(line[f"factor_{100 * share:.0f}"]) for share in NOMINAL),
@@ -64,7 +64,7 @@ def bands() -> dict[tuple[str, str, str], Band]:
         }
 
 
-def band(processor: str, phase: str, known: str) -> Band | None:
+def band(processor: str, phase: str, known: str) -> ErrorBand | None:
     """The band of a group, or of all processors together."""
     return bands().get((processor, phase, known)) or bands().get((ALL, phase, known))
 
