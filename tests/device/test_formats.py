@@ -74,6 +74,16 @@ def test_an_efficiency_core_costs_one_row_s_work_and_gains_little_in_many() -> N
         cores_peak(cores, 9)
 
 
+def test_threads_of_a_helio_g99_read_a_prompt_about_as_much_faster_as_was_measured() -> None:
+    """Seconds of a prompt with llama.cpp by threads, as printed; two A76 and six A55 (GOP/s)."""
+    seconds = {2: 113.9, 4: 93.0, 6: 77.4, 8: 72.1}
+    cores = [*2 * [140.8], *6 * [64.0]]
+    rates = {threads: cores_peak(cores, threads)[0] for threads in seconds}
+    for threads, speed_up in ((4, 1.2), (6, 1.6), (8, 2.1)):
+        assert rates[threads] / rates[2] == pytest.approx(speed_up, abs=0.05)
+        assert rates[threads] / rates[2] == pytest.approx(seconds[2] / seconds[threads], rel=0.35)
+
+
 def test_a_run_on_a_processor_whose_power_nobody_measured_has_no_joules() -> None:
     known, unknown = device(), device()
     del unknown["processors"][NPU]["watts"]

@@ -31,10 +31,10 @@ def leave_out(problem: Problem, whole: Solution, loss: str = "soft_l1") -> dict[
 
 
 def _decided_by(problem: Problem, values: Values, ids: Collection[str]) -> list[str]:
-    """Numbers without a prior that move these observations and none of the others that are seen."""
+    """Numbers that move these observations and none of the others that are seen."""
     before, decided = problem.predicted(values), []
     for parameter in problem.parameters:
-        if not parameter.width and parameter.high > parameter.low:
+        if parameter.high > parameter.low:
             after = problem.predicted({**values, parameter.name: values[parameter.name] * 1.01})
             moved = {name for name in before if abs(log(after[name] / before[name])) > 1e-9}
             if moved and moved - problem.absent <= set(ids):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, log
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ Vector = NDArray[np.float64]
 Values = Mapping[str, float]
 Predict = Callable[[Vector], Vector]
 
+NOISE = 0.1
+"""Of a measurement, in units of the natural logarithm: from here on a miss counts linearly, not squared."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -23,19 +26,15 @@ class Parameter:
 
     Attributes:
         name: its name, unique in the problem.
-        first: where the search begins; also the centre of its prior if it has no `parent`.
+        first: where the search begins.
         low: lower bound.
         high: upper bound.
-        parent: name of the parameter that its prior is centred on; empty for `first`.
-        width: standard deviation of its prior, in units of the natural logarithm; 0 for no prior.
     """
 
     name: str
     first: float
     low: float
     high: float
-    parent: str = ""
-    width: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.first <= self.high:
@@ -44,13 +43,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Observation:
-    """A measured positive number and its weight in the fit.
+    """A measured positive number.
 
     Attributes:
         id: its name.
         measured: the published value.
         bundle: observations that are left out together; its own id if empty.
-        width: standard deviation of its noise, in units of the natural logarithm.
         mean: observations with the same name here count once, by the mean of their log ratios; alone if
             empty.
     """
@@ -58,7 +56,6 @@ class Observation:
     id: str
     measured: float
     bundle: str = ""
-    width: float = 0.1
     mean: str = ""
 
     @property
@@ -96,13 +93,13 @@ class Problem:
     def weights(self) -> Vector:
         """Weight of each observation in each residual, `[residuals, observations]`.
 
-        One over its width, shared among those seen of one mean; 0 for those left out.
+        One over the noise, shared among those seen of one mean; 0 for those left out.
         """
         residuals = list(dict.fromkeys(o.mean or o.id for o in self.observations))
         found = np.zeros((len(residuals), len(self.observations)))
         for i, one in enumerate(self.observations):
             if one.id not in self.absent:
-                found[residuals.index(one.mean or one.id), i] = 1 / one.width
+                found[residuals.index(one.mean or one.id), i] = 1 / NOISE
         counts = np.count_nonzero(found, axis=1, keepdims=True)
         return found / np.maximum(counts, 1)
 
@@ -121,7 +118,7 @@ class Solution:
 
 
 def solve(problem: Problem, start: Values | None = None, loss: str = "soft_l1") -> Solution:
-    """Minimize the weighted log ratios of predicted to measured, and the distances from the priors.
+    """Minimize the weighted log ratios of predicted to measured.
 
     Ratios count by a loss that grows linearly for large ones (`soft_l1`), so that a single misprinted row
     does not move the rest.
@@ -132,21 +129,12 @@ def solve(problem: Problem, start: Values | None = None, loss: str = "soft_l1") 
         loss: name of a loss of `scipy.optimize.least_squares`.
 
     Raises:
-        InputError: a prediction is not a positive finite number; or a prior names an unknown parameter.
+        InputError: a prediction is not a positive finite number.
     """
     parameters = problem.parameters
     if not parameters:
         return Solution({})
     names = [p.name for p in parameters]
-    place = {name: i for i, name in enumerate(names)}
-    for p in parameters:
-        if p.parent and p.parent not in place:
-            raise InputError(f"{p.name}: its prior is centred on {p.parent!r}, which is no parameter")
-    prior = [p for p in parameters if p.width]
-    own = np.array([place[p.name] for p in prior], dtype=int)
-    parents = np.array([place[p.parent] if p.parent else -1 for p in prior], dtype=int)
-    centres = np.array([log(p.first) for p in prior])
-    widths = np.array([p.width for p in prior])
     measured = np.log([o.measured for o in problem.observations])
     weights = problem.weights
 
@@ -155,9 +143,7 @@ def solve(problem: Problem, start: Values | None = None, loss: str = "soft_l1") 
         if not np.all(np.isfinite(predicted) & (predicted > 0)):
             wrong = problem.observations[int(np.argmin(np.isfinite(predicted) & (predicted > 0)))].id
             raise InputError(f"the prediction of {wrong} is no positive finite number")
-        data = weights @ (np.log(predicted) - measured)
-        centre = np.where(parents >= 0, x[parents], centres) if len(prior) else centres
-        return np.concatenate([data, (x[own] - centre) / widths]) if len(prior) else data
+        return np.asarray(weights @ (np.log(predicted) - measured))
 
     given = start or {}
     first = np.log([min(max(given.get(p.name, p.first), p.low), p.high) for p in parameters])

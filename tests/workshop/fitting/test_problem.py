@@ -1,4 +1,4 @@
-"""Least squares in log space: known numbers come back, priors and losses do what they say."""
+"""Least squares in log space: known numbers come back, and are predicted without what was left out."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,8 +85,3 @@ def fit_classes(seen: Sequence[Quantity]) -> ClassFit:
         residuals, np.zeros(len(used)), jacobian, loss="soft_l1", tr_solver="lsmr", xtol=1e-6, ftol=1e-6
     )
     return ClassFit(dict(zip(used, map(float, found.x), strict=True)))
-
-
-def without(seen: Sequence[Quantity], left_out: Collection[str]) -> list[Quantity]:
-    """Measured values but those of some rows, by id of row."""
-    return [one for one in seen if one.row.id not in left_out]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from repro.device.cost import FULL_ROWS
+from repro.device.engines.bands import FOUR_BITS
 from repro.models.costs.model_cost import PRECISIONS
 from workshop.validation.phones.chips import bandwidth, peaks, processor_of
 from workshop.validation.phones.class_specification import class_specification
@@ -25,9 +26,6 @@ Vector = NDArray[np.float64]
 
 BUILD = re.compile(r"(.+)_(\d{4}_\d{2})")
 """A class of an older build: its class and a month."""
-
-REFERENCE_FORMATS = ("q4_0", "int4", "w4a16", "gptq4")
-"""Formats of 4 bits, whose rates are the class's own."""
 
 ARITHMETIC, ONE, MANY = "arithmetic", "one", "many"
 """Factors: on both rates in an arithmetic other than int8; on a format's rate over one row, and over many."""
@@ -88,7 +86,7 @@ def numbers_of(quantity: Quantity) -> tuple[str, ...]:
     own = [one.name for one in class_specification().numbers]
     if precision != "int8":
         return (*own, f"{ARITHMETIC}.{precision}")
-    is_own = storage_format not in REFERENCE_FORMATS
+    is_own = storage_format not in FOUR_BITS
     return (*own, f"{ONE}.{storage_format}", f"{MANY}.{storage_format}") if is_own else tuple(own)
 
 

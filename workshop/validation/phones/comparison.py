@@ -123,9 +123,8 @@ def blind_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """
     used = frame[frame["apart"] == ""]
     blind = used.assign(predicted=used[WITHOUT])
-    with_rows = (
-        used[used["known"] == CLASS].assign(known=ROWS).pipe(lambda rows: rows.assign(predicted=rows[TWO]))
-    )
+    in_known_format = used[used["known"] == CLASS]
+    with_rows = in_known_format.assign(known=ROWS, predicted=in_known_format[TWO])
     both = pd.concat([blind, with_rows]).dropna(subset=["predicted"])
     both["error"] = np.log(both["predicted"] / both["measured"])
     return both[["processor", "phase", "known", "soc", "error"]].reset_index(drop=True)

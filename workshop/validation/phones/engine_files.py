@@ -35,6 +35,9 @@ TOLERANCE = 0.02
 USED = {"cpu": PRECISIONS, "gpu": PRECISIONS, "npu": ("fp16", "int8")}
 """Precisions of a processor."""
 
+WORDS = {DECODE: "decoding", PREFILL: "prompts"}
+"""What notes call the phases."""
+
 ALIKE = {"w8a8": ("w8a8", "int8"), "q4_k_m": ("q4_k_m", "q4_k")}
 """Names of formats that were measured under one of them."""
 
@@ -77,10 +80,9 @@ def engine_numbers(engine: str, fit: ClassFit, cells: Sequence[str], chip: str =
     numbers["start"] = {precision: fact(1e6 * value("start"), "us") for precision in rate}
     numbers["start_exponent"] = fact(value("start_exponent"))
     formats: dict[str, Any] = {}
-    for measured in formats_of(engine, fit.values):
-        for name in ALIKE.get(measured, (measured,)):
-            factors = {of: fact(value(f"{of}.{measured}"), "x") for of in (ONE, MANY)}
-            formats[name] = factors
+    for measured_format in formats_of(engine, fit.values):
+        for name in ALIKE.get(measured_format, (measured_format,)):
+            formats[name] = {of: fact(value(f"{of}.{measured_format}"), "x") for of in (ONE, MANY)}
     for name in given.unsupported.get(family, ()):
         formats[name] = {UNSUPPORTED: processor_of(given.instead)}
     if formats:
@@ -152,13 +154,10 @@ def measured(rows: Iterable[PhoneRow]) -> dict[str, int]:
 
 def counted(rows: Sequence[PhoneRow]) -> str:
     """How many values of each phase a chip's numbers rest on; without any they are its class's."""
-    phases = Counter("decoding" if q.kind == DECODE else "prompts" for q in quantities(rows))
-    missing = [f"; {phase} as its class" for phase in ("prompts", "decoding") if not phases[phase]]
-    return (
-        "this chip's rows, "
-        + " and ".join(f"{n} of {phase}" for phase, n in phases.items())
-        + "".join(missing)
-    )
+    counts = measured(rows)
+    known = [f"{count} of {WORDS[phase]}" for phase, count in counts.items() if count]
+    missing = [f"; {WORDS[phase]} as its class" for phase, count in counts.items() if not count]
+    return f"this chip's rows, {' and '.join(known)}{''.join(missing)}"
 
 
 def _rounded(number: float) -> float:

@@ -24,6 +24,9 @@ ALL = "all"
 NOMINAL = (0.5, 0.8, 0.95)
 """Shares of measured values that bands should hold."""
 
+FOUR_BITS = ("q4_0", "int4", "w4a16", "gptq4")
+"""Formats of 4 bits, of which a class's own numbers are."""
+
 FEWEST_ROWS = 2
 """Measured values of a chip and phase from which on its rows are known."""
 
@@ -85,7 +88,3 @@ def known_of(entries: Mapping[str, Any], phase: str, storage_format: str, is_qua
     if is_quantized and formats and storage_format not in (*formats, *FOUR_BITS):
         return NOTHING
     return ROWS if measured.get(phase, 0) >= FEWEST_ROWS else CLASS
-
-
-FOUR_BITS = ("q4_0", "int4", "w4a16", "gptq4")
-"""Formats of 4 bits, of which a class's own numbers are."""

@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro.core.paths import conf_dir, project_root
-from repro.core.reading import csv_reader, read_mapping
+from repro.core.paths import project_root
+from repro.core.reading import csv_reader
 from repro.core.registry import lookup
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.draws import chance, drawn
 from repro.device.engines.engine_file import with_engine
 from repro.methods.base import Method, Request
-from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.costs.model_cost import ModelCost, precision
+from repro.models.costs.public_models import public_models
 from repro.models.forward.network import KnownStep, Logits, Network, NoNetwork, Step
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
@@ -127,9 +128,8 @@ def decode_seconds(method: Method, described: Mapping[str, Any], arithmetic: str
     return sum(phase.end - phase.start for phase in device.trace.phases if phase.name == "decode")
 
 
-def _cost(shape: str, arithmetic: str) -> ModelCost:
-    path = conf_dir() / "model" / "shape" / f"{shape}.yaml"
-    return ModelCost(Shape.parse(read_mapping(path)), precision(FORMATS[arithmetic]))
+def _cost(model: str, arithmetic: str) -> ModelCost:
+    return ModelCost(public_models()[model].shape, precision(FORMATS[arithmetic]))
 
 
 class AgreeingNetwork(NoNetwork):

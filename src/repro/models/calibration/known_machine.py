@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from repro.device.cost import Demand, Machine
+from repro.device.cost import FULL_ROWS, Demand, Machine
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import PUBLIC, chip_of, on_chip, public_engine, with_engine
 from repro.device.op import Op
 from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.sections import Section
-
-MANY_ROWS = 128
-"""Rows of a prompt for which classes give their rates."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class KnownMachine:
         Args:
             processor: one with a class.
             one: how many times as long a pass over one row takes.
-            many: the same of a pass over `MANY_ROWS` or more.
+            many: the same of a pass over `FULL_ROWS` or more.
             note: why, which the changed numbers say.
         """
         table: Section = dict((self.engine or {})["processors"][processor])
@@ -110,7 +107,7 @@ class KnownMachine:
 
 def _scaled(number: Section, one: float, many: float, note: str) -> Section:
     """A number or a curve over rows, times a factor at one row and another at many."""
-    points = number.get("points") or [[1, number["value"]], [MANY_ROWS, number["value"]]]
+    points = number.get("points") or [[1, number["value"]], [round(FULL_ROWS), number["value"]]]
     factors = {rows: one if rows == 1 else many for rows, _ in points}
     return {
         **{key: entry for key, entry in number.items() if key != "value"},

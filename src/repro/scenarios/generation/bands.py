@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repro.core.errors import InputError
 from repro.device.engines.bands import CLASS, NOTHING, ROWS, band, known_of
-from repro.device.engines.engine_file import with_explanations
 from repro.records.record import Record
-from repro.scenarios.generation.asked import GenerationCell
-from repro.scenarios.registry import scenario_of
+from repro.scenarios.generation.ranges import emulated_cell
 
 RESTS_ON = {ROWS: "rows of this chip", CLASS: "rows of other chips", NOTHING: "no row in this format"}
 """What is known, in words."""
@@ -17,14 +14,8 @@ RESTS_ON = {ROWS: "rows of this chip", CLASS: "rows of other chips", NOTHING: "n
 
 def bands_of(record: Record) -> Iterator[str]:
     """A sentence for prefill and for decoding; none on machines of no class of engines."""
-    config = with_explanations(record.provenance.config)
-    if not record.done or record.provenance.clock == "wall":
-        return
-    try:
-        cell = scenario_of(config)(config)
-    except (InputError, KeyError):  # of an older form
-        return
-    if not isinstance(cell, GenerationCell) or "target" not in cell.places:
+    cell = emulated_cell(record)
+    if cell is None or "target" not in cell.places:
         return
     machine, stored, place = cell.cell.machine(), cell.models["target"].stored, cell.places["target"]
     reading = place.on or machine.verifies or machine.main

@@ -30,14 +30,8 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
     """
     if record.provenance.extrapolated:
         return record.provenance.extrapolated
-    config = with_explanations(record.provenance.config)
-    if not record.done or record.provenance.clock == "wall":
-        return ()
-    try:
-        cell = scenario_of(config)(config)
-    except (InputError, KeyError):  # of an older form
-        return record.provenance.extrapolated
-    if not isinstance(cell, GenerationCell) or not (holds := cell.cell.holds):
+    cell = emulated_cell(record)
+    if cell is None or not (holds := cell.cell.holds):
         return ()
     if any(cell.models[role].shape is None for role in cell.places):
         return record.provenance.extrapolated
@@ -53,6 +47,21 @@ def outside_ranges(record: Record, rounds: Callable[[str], Iterable[Round]]) -> 
         if processor in holds
         for sentence in outside(holds[processor], values)
     )
+
+
+def emulated_cell(record: Record) -> GenerationCell | None:
+    """The cell of a finished emulated record, by today's explanations of its machine's numbers.
+
+    None for other scenarios, real devices and configurations of an older form.
+    """
+    if not record.done or record.provenance.clock == "wall":
+        return None
+    config = with_explanations(record.provenance.config)
+    try:
+        cell = scenario_of(config)(config)
+    except (InputError, KeyError):  # of an older form
+        return None
+    return cell if isinstance(cell, GenerationCell) else None
 
 
 def _layer_mb(cell: GenerationCell, role: str) -> float:
