@@ -77,7 +77,7 @@ def test_a_command_runs_on_a_phone_by_its_name(tmp_path: Path) -> None:
     [
         ("rasberry_pi_5", "there is no device 'rasberry_pi_5'. Did you mean raspberry_pi_5 "),
         ("Galaxy_S23", "there is no device 'Galaxy_S23'. Did you mean galaxy_s23"),
-        ("galaxy_s21", "Samsung Galaxy S21 has the chip Snapdragon 888, of which there is no device file"),
+        ("pixel_10", "Google Pixel 10 has the chip Google Tensor G5, of which there is no device file"),
     ],
 )
 def test_a_name_that_is_none_is_answered_with_those_that_are_like_it(
