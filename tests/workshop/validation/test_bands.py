@@ -15,7 +15,7 @@ from repro.core.paths import project_root
 from repro.device.device_file import facts, machine
 from repro.device.engines import draws
 from repro.device.engines.draws import DRAWS, drawn, factor
-from repro.device.engines.engine_file import device_with_engine
+from repro.device.engines.engine_file import device_file, device_files, device_with_engine
 from repro.device.engines.evidence import forms
 from repro.experiments.composing import load_components
 from repro.experiments.plan import cell_config
@@ -128,6 +128,23 @@ def test_a_phone_is_drawn_alike_under_two_engines_and_is_a_machine() -> None:
     assert one["processors.cpu.watts"] == two["processors.cpu.watts"] != values(own)["processors.cpu.watts"]
     for draw in range(3):
         assert machine(drawn(other, draw), "mnn_cpu").dram_budget == machine(other).dram_budget
+
+
+def test_every_device_file_can_be_drawn_and_cores_keep_their_ratios() -> None:
+    """A file that is drawn is a machine, whatever kinds of facts it has."""
+    cores = 0
+    for name in device_files():
+        before = device_file(name)
+        if before["kind"] != "emulated":
+            continue
+        after = drawn(before, 0)
+        machine(after)
+        for path, rates in values(before).items():
+            if ".cores." in path:
+                ratios = {y / x for (_, x), (_, y) in zip(rates, values(after)[path], strict=True)}
+                assert max(ratios) == pytest.approx(min(ratios)), f"{name} {path}"
+                cores += 1
+    assert cores > 100
 
 
 @pytest.fixture(scope="module")

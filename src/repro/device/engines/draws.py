@@ -79,6 +79,8 @@ def _multiply(described: dict[str, Any], path: str, by: float) -> None:
     leaf = table[last]
     if "points" in leaf:
         table[last] = {**leaf, "points": [[x, float(y) * by] for x, y in leaf["points"]]}
+    elif isinstance(leaf["value"], list):  # a rate for each core
+        table[last] = {**leaf, "value": [float(rate) * by for rate in leaf["value"]]}
     else:
         table[last] = {**leaf, "value": float(leaf["value"]) * by}
 
