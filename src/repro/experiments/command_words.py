@@ -13,11 +13,12 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from repro.core.errors import InputError
@@ -234,7 +235,8 @@ def explain(wrong: Exception) -> str:
         cause.parent_node, DictConfig
     ):
         section = str(cause.full_key).rpartition(".")[0]
-        return no_setting(section, str(cause.key), cause.parent_node)
+        settings = OmegaConf.to_container(cause.parent_node)  # as written: what they refer to may be missing
+        return no_setting(section, str(cause.key), cast("dict[str, object]", settings))
     if isinstance(wrong, OSError) and wrong.filename:
         return file_error(wrong)
     if isinstance(wrong, OverrideParseException):
