@@ -74,6 +74,7 @@ def complaint(project: Project, *overrides: str) -> str:
         ("method.length=hello", "method.length=hello: Value 'hello' of type 'str' could not be converted"),
         ("+promts=4", "there is no setting 'promts'. Did you mean prompts"),
         ("precision=q4_0", "no setting 'precision'; write target.precision or draft.precision. Choices: "),
+        ("+precision=q4_0", "there is no setting 'precision'; write target.precision or draft.precision. "),
         ("top_p=0.9", "there is no setting 'top_p'; write sampling.top_p. Choices: "),
         ("device.bandwidth=9", "has no setting 'bandwidth'; write device.dram.bandwidth.value or "),
         ("+sampling.temprature=1", "sampling: there is no field 'temprature'. Did you mean temperature?"),

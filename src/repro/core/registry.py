@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -96,13 +96,16 @@ def require_choice(kind: str, name: object, choices: Iterable[str]) -> None:
         raise InputError(unknown(kind, name, names))
 
 
-def unknown(kind: str, name: object, choices: Iterable[str], listed_by: str = "") -> str:
-    """The error message for an unknown name: near misses first, then all choices, or what lists them."""
+def unknown(
+    kind: str, name: object, choices: Iterable[str], listed_by: str = "", elsewhere: Sequence[str] = ()
+) -> str:
+    """The error message for an unknown name: `elsewhere` it is one, near misses, then all choices."""
     names = sorted(choices)
     near_names = get_close_matches(name, names, n=3) if isinstance(name, str) else []
     hint = f" Did you mean {' or '.join(near_names)}?" if near_names else ""
     all_names = f"All {len(names)}: {listed_by}" if listed_by else f"Choices: {', '.join(names)}"
-    return f"there is no {kind} {name!r}.{hint} {all_names}"
+    advice = f"; write {' or '.join(elsewhere)}" if elsewhere else ""
+    return f"there is no {kind} {name!r}{advice}.{hint} {all_names}"
 
 
 def discover(*packages: str) -> None:

@@ -7,7 +7,7 @@ and `--help` read them here. Must not know components or Hydra.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -134,6 +134,9 @@ FOLDER_SETTINGS = ("results", "outputs")
 OTHER_ENTRIES = ("draft", "setup", "experiment", "app", "weights")
 """What else a configuration has: a draft, if there is one, and what was chosen to make it."""
 
+NO_SECTIONS = ("hydra", "grid", "table", "labels")
+"""Mappings of a configuration whose entries are no settings of a cell."""
+
 ANSWER_SETTINGS = (
     *("method", "draft", "sampling", "prompt_tokens", "max_tokens", "calibrate_draft_to"),
     *("draft_calibration", "calibration_prompts", "resident", "repeats", "cooldown", "metrics"),
@@ -157,11 +160,31 @@ def check_known(config: Mapping[str, Any]) -> None:
     settings = (*SECTION_OPTIONS, *settings_by_name(), *OTHER_ENTRIES)
     for name in config:
         if name not in settings and not DRAFT_ROLE.fullmatch(str(name)):
-            raise InputError(unknown("setting", str(name), settings))
+            elsewhere = deeper_paths(str(name), config)
+            raise InputError(unknown("setting", str(name), settings, elsewhere=elsewhere))
     weights = config.get(WEIGHTS, STAND_IN)
     if weights not in (STAND_IN, OWN_WEIGHTS):
         files = [path for folder in conf_folders() for path in (folder / WEIGHTS).glob("*.yaml")]
         require_choice("choice of weights", weights, [path.stem for path in files])
+
+
+def deeper_paths(name: str, settings: Mapping[str, Any], section: str = "") -> list[str]:
+    """Where sections within some settings have one of this name: at most three paths, short ones first."""
+    paths = [f"{section}.{path}".lstrip(".") for path in _paths_within(name, settings)]
+    return sorted(paths, key=lambda path: path.count("."))[:3]
+
+
+def _paths_within(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    for key, content in settings.items():
+        if key in NO_SECTIONS or not isinstance(content, Mapping):
+            continue
+        if name in content:
+            setting = content[name]
+            if not isinstance(setting, Mapping):
+                yield f"{key}.{name}"
+            elif "value" in setting:  # a device's number, beside its source
+                yield f"{key}.{name}.value"
+        yield from (f"{key}.{path}" for path in _paths_within(name, content))
 
 
 def require_no_names(content: Mapping[str, Any], path: str) -> None:

@@ -15,13 +15,10 @@ from repro.core.registry import unknown
 from repro.experiments.guide.choices import DASK_LAUNCHER, GROUPS, class_of, has_dask, option_names
 from repro.experiments.guide.components import settings_of
 from repro.experiments.guide.table_lines import line_names
+from repro.scenarios.sections import deeper_paths
 
 FEW_CHOICES = 12
 """How many choices a sentence lists; of more, only the nearest."""
-MOST_PATHS = 3
-"""How many paths of a name that several sections have are said."""
-NO_SECTIONS = ("hydra", "grid", "table", "labels")
-"""Sections whose entries are no settings of a cell."""
 ROLES = ("target", "draft")
 MODEL_PARTS = ("model/checkpoint", "model/shape")
 """Groups of parts of a model: `model/checkpoint@target.checkpoint=NAME`."""
@@ -116,11 +113,8 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
         return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
     if path.endswith(".checkpoint") and not parent:
         return f"{path} is null; model/checkpoint@{path}=FOLDER or =NAME chooses one, with its {key}"
-    sentence = unknown("setting", key, [str(name) for name in parent if name != "name"])
-    deeper_paths = [f"{path}.{deeper}".lstrip(".") for deeper in _deeper(key, parent)]
-    if deeper_paths:
-        written = " or ".join(sorted(deeper_paths, key=lambda deeper: deeper.count("."))[:MOST_PATHS])
-        sentence = sentence.replace(f"{key!r}.", f"{key!r}; write {written}.", 1)
+    elsewhere = deeper_paths(key, parent, path)
+    sentence = unknown("setting", key, [str(name) for name in parent if name != "name"], elsewhere=elsewhere)
     if not path:
         return sentence
     section = f"{path} {parent['name']}" if "name" in parent else path
@@ -133,18 +127,6 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
         f"row for each {path}"
     )
     return f"{sentence}; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it, and {advice}"
-
-
-def _deeper(key: str, settings: Mapping[str, object]) -> Iterator[str]:
-    """The paths of settings named `key` within sections of these settings."""
-    for name, content in settings.items():
-        if name in NO_SECTIONS or not isinstance(content, Mapping):
-            continue
-        if key in content and not isinstance(content[key], Mapping):
-            yield f"{name}.{key}"
-        elif isinstance(number := content.get(key), Mapping) and "value" in number:
-            yield f"{name}.{key}.value"
-        yield from (f"{name}.{deeper}" for deeper in _deeper(key, content))
 
 
 def _has_setting(option: str, name: str, key: str) -> bool:
